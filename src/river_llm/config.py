@@ -1,0 +1,355 @@
+"""Typed settings of a run, the check of a composed Hydra configuration, and the run identity.
+
+Every group of `conf/` has one dataclass here; groups with several options (method, criterion,
+quant, engine) have one dataclass per option, so that a setting exists only where it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
+from typing import Any, Literal, TypeVar
+
+from river_llm.errors import UserError
+
+SCHEMA = 1
+"""Raised when a default or a meaning changes, so that old runs are not taken for new ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpConfig:
+    """Which benchmark, how it is prompted, and how much of it is run."""
+
+    name: str
+    max_new_tokens: int
+    fewshot: int = 0
+    fewshot_source: Literal["own", "train"] = "own"
+    limit: int | None = None
+    allow_code_execution: bool = False
+    timeout_s: float = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Local files (.jsonl or .jsonl.gz) in place of the hub; null: the hub or the package."""
+
+    path: str | None = None
+    fewshot_path: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """A hub id or a local folder; `path: embedded` is the model shipped as a package."""
+
+    name: str
+    path: str
+    dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
+    device: str = "auto"
+    chat: Literal["auto", "always", "never"] = "auto"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoExitConfig:
+    """Every layer of the backbone for every token."""
+
+    name: Literal["no_exit"] = "no_exit"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FullQuantConfig:
+    """Every layer of the river for every token, the prompt included."""
+
+    name: Literal["full_quant"] = "full_quant"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiverConfig:
+    """Backbone up to the exit depth, river from there on (paper, method section)."""
+
+    name: Literal["river"] = "river"
+    prefill: Literal["sequence", "backbone"] = "sequence"
+    pool: Literal["last", "mean"] = "last"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityConfig:
+    """Exit where the cosine of a block's input and output exceeds tau."""
+
+    name: Literal["similarity"] = "similarity"
+    tau: float = 0.5
+    min_depth: int = 1
+    max_depth: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FixedConfig:
+    """The same planned depth for every step."""
+
+    name: Literal["fixed"] = "fixed"
+    depth: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeverConfig:
+    """No exit at all, planned: what `river` costs without a criterion."""
+
+    name: Literal["never"] = "never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayConfig:
+    """The depths that an earlier run recorded, sample by sample and step by step."""
+
+    name: Literal["replay"] = "replay"
+    from_run: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class HqqInt4Config:
+    """4 bits, zero points by half-quadratic quantization (the paper's quantizer)."""
+
+    name: Literal["hqq_int4"] = "hqq_int4"
+    group_size: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class RtnInt4Config:
+    """4 bits, scale and zero from the group's minimum and maximum (round to nearest)."""
+
+    name: Literal["rtn_int4"] = "rtn_int4"
+    group_size: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoQuantConfig:
+    """A river of copied 16- or 32-bit linears, for exactness tests."""
+
+    name: Literal["none"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerConfig:
+    """Layers run one operator at a time."""
+
+    name: Literal["eager"] = "eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedupConfig:
+    """Size of the paired timing: prompts x tokens x rounds of A B B A; prompts 0: none."""
+
+    prompts: int = 4
+    tokens: int = 48
+    rounds: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class FidelityConfig:
+    """Size of the comparison with no_exit's text; limit 0: none."""
+
+    limit: int = 8
+    tokens: int = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumeConfig:
+    """`force` lets a run append to records that another commit wrote."""
+
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutputConfig:
+    """Folder that holds `runs/`."""
+
+    dir: str = "results"
+
+
+Method = NoExitConfig | FullQuantConfig | RiverConfig
+CriterionConfig = SimilarityConfig | FixedConfig | NeverConfig | ReplayConfig
+QuantConfig = HqqInt4Config | RtnInt4Config | NoQuantConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """One run, fully typed. Built by :func:`parse`."""
+
+    exp: ExpConfig
+    model: ModelConfig
+    method: Method
+    criterion: CriterionConfig
+    quant: QuantConfig
+    engine: EagerConfig = field(default_factory=EagerConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    speedup: SpeedupConfig = field(default_factory=SpeedupConfig)
+    fidelity: FidelityConfig = field(default_factory=FidelityConfig)
+    resume: ResumeConfig = field(default_factory=ResumeConfig)
+    output: OutputConfig = field(default_factory=OutputConfig)
+    seed: int = 0
+
+    def as_no_exit(self) -> RunConfig:
+        """The same run without exits: what this run is compared with."""
+        return replace(self, method=NoExitConfig())
+
+
+def parse(composed: Mapping[str, Any]) -> RunConfig:
+    """Checks a composed configuration and types it.
+
+    Args:
+        composed: plain nested dict (`OmegaConf.to_container(cfg, resolve=True)`). The top-level
+            `limit` is a shorthand for `exp.limit`.
+
+    Raises:
+        UserError: a key that no schema knows, a missing or ill-typed value, NaN, a value out of
+            range.
+    """
+    values = dict(composed)
+    limit = values.pop("limit", None)
+    config = typing.cast(RunConfig, _read(RunConfig, values, ""))
+    if limit is not None and limit != config.exp.limit:
+        raise UserError(
+            f"limit={limit} and exp.limit={config.exp.limit} disagree: give one of them"
+        )
+    _check_ranges(config)
+    return config
+
+
+def _check_ranges(config: RunConfig) -> None:
+    def at_least(key: str, value: float | None, lowest: float) -> None:
+        if value is not None and value < lowest:
+            raise UserError(f"{key}={value} is too small: give {lowest:g} or more")
+
+    at_least("limit", config.exp.limit, 1)
+    at_least("exp.max_new_tokens", config.exp.max_new_tokens, 1)
+    at_least("exp.fewshot", config.exp.fewshot, 0)
+    if config.exp.timeout_s <= 0:
+        raise UserError(f"exp.timeout_s={config.exp.timeout_s} must be above 0 seconds")
+    at_least("speedup.prompts", config.speedup.prompts, 0)
+    at_least("speedup.tokens", config.speedup.tokens, 2)
+    at_least("speedup.rounds", config.speedup.rounds, 1)
+    at_least("fidelity.limit", config.fidelity.limit, 0)
+    at_least("fidelity.tokens", config.fidelity.tokens, 1)
+    if not isinstance(config.quant, NoQuantConfig):
+        at_least("quant.group_size", config.quant.group_size, 1)
+
+
+_T = TypeVar("_T")
+
+
+def _read(kind: Any, value: Any, key: str) -> Any:
+    """Turns a plain value into `kind`, or says in one line why it does not fit."""
+    origin = typing.get_origin(kind)
+    if origin in (types.UnionType, typing.Union):
+        return _read_union(kind, value, key)
+    if is_dataclass(kind):
+        return _read_dataclass(kind, value, key)
+    if origin is Literal:
+        choices = typing.get_args(kind)
+        if value not in choices:
+            raise UserError(f"{key}={value!r}: choose one of {', '.join(map(str, choices))}")
+        return value
+    return _read_scalar(kind, value, key)
+
+
+def _read_union(kind: Any, value: Any, key: str) -> Any:
+    options = typing.get_args(kind)
+    if types.NoneType in options:
+        if value is None:
+            return None
+        (inner,) = [option for option in options if option is not types.NoneType]
+        return _read(inner, value, key)
+    by_name = {typing.get_type_hints(o)["name"].__args__[0]: o for o in options}
+    name = value.get("name") if isinstance(value, Mapping) else value
+    if name not in by_name:
+        raise UserError(f"{key}={name!r} is unknown: choose one of {', '.join(sorted(by_name))}")
+    return _read(by_name[name], value, key)
+
+
+def _read_dataclass(kind: Any, value: Any, key: str) -> Any:
+    if not isinstance(value, Mapping):
+        raise UserError(f"{key or 'the configuration'} must be a group of settings, not {value!r}")
+    hints = typing.get_type_hints(kind)
+    dot = f"{key}." if key else ""
+    unknown = sorted(str(k) for k in value if k not in hints)
+    if unknown:
+        raise UserError(
+            f"unknown key {dot}{unknown[0]}: known here are "
+            f"{', '.join(dot + name for name in sorted(hints))}"
+        )
+    for item in fields(kind):
+        optional = item.default is not MISSING or item.default_factory is not MISSING
+        if not optional and item.name not in value:
+            raise UserError(f"{dot}{item.name} is missing: give {dot}{item.name}=...")
+    return kind(**{name: _read(hints[name], v, dot + name) for name, v in value.items()})
+
+
+def _read_scalar(kind: Any, value: Any, key: str) -> Any:
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if type(value) is not kind:
+        words = {
+            float: "a number",
+            int: "a whole number",
+            bool: "true or false",
+            str: "text (quote what looks like a number: '" + key + '="1e3"\')',
+        }
+        raise UserError(f"{key}={value!r} is not {words[kind]}")
+    if kind is float and not math.isfinite(value):
+        raise UserError(f"{key}={value} is not a finite number")
+    return value
+
+
+def identity(config: RunConfig, *, layers: int, resolved: Mapping[str, Any]) -> str:
+    """Hash of everything that can change the text or the times of a run's samples.
+
+    Settings that the method does not use are dropped and equivalent settings are written the
+    same way, so that equal computations have equal identity. Limit, output, permissions and the
+    sizes of the measurements beside the samples are left out.
+
+    Args:
+        config: the run.
+        layers: number of backbone layers L (a fixed depth of L or more is no exit).
+        resolved: what `auto` settings and paths came to: fingerprints of data, weights and
+            recorded depths, device kind, whether the chat template is used, kernels.
+
+    Returns:
+        12 hexadecimal digits.
+    """
+    content = {"schema": SCHEMA, **effective_settings(config, layers=layers), **resolved}
+    text = json.dumps(content, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
+    """The settings that the run really uses, as plain data."""
+    exp = {
+        "name": config.exp.name,
+        "max_new_tokens": config.exp.max_new_tokens,
+        "fewshot": config.exp.fewshot,
+    }
+    if config.exp.fewshot:
+        exp["fewshot_source"] = config.exp.fewshot_source
+    settings: dict[str, Any] = {
+        "exp": exp,
+        "model": {"name": config.model.name, "dtype": config.model.dtype},
+        "method": asdict(config.method),
+        "engine": asdict(config.engine),
+    }
+    if isinstance(config.method, RiverConfig):
+        criterion = asdict(config.criterion)
+        criterion.pop("from_run", None)
+        if isinstance(config.criterion, SimilarityConfig):
+            deepest = config.criterion.max_depth
+            criterion["max_depth"] = None if deepest is None or deepest >= layers else deepest
+        scored = isinstance(config.criterion, SimilarityConfig)
+        if not (scored and config.method.prefill == "sequence"):
+            settings["method"].pop("pool")
+        settings["criterion"] = criterion
+    if not isinstance(config.method, NoExitConfig):
+        settings["quant"] = asdict(config.quant)
+    return settings

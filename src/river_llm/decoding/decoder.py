@@ -1,0 +1,135 @@
+"""The decoder: a KV strategy over an executor. It knows no text, no tasks, no files."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from river_llm.cache import SlotCache
+from river_llm.engine.executor import Executor, Exit, NumericsError, StepInputs
+
+
+@dataclass(frozen=True)
+class StepOutput:
+    """What one prefill or decode step emits.
+
+    Attributes:
+        tokens: for each row the emitted token ids (greedy).
+        logits: [B, n, V] on the device, the logits that chose them.
+        trace: where the backbone was left.
+    """
+
+    tokens: list[list[int]]
+    logits: torch.Tensor
+    trace: Exit
+
+
+class Decoder(ABC):
+    """Greedy decoding, one token a step, left-padded batches.
+
+    A subclass says how the prompt and how a decode step run through the layers.
+
+    Args:
+        executor: runs the layers.
+        cache: the executor's cache.
+    """
+
+    def __init__(self, executor: Executor, cache: SlotCache) -> None:
+        self.executor = executor
+        self.cache = cache
+        self.num_layers = executor.num_layers
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets the sequence."""
+        self.cache.truncate(0)
+        self._ids: list[list[int]] = []
+        self._pad: list[int] = []
+        self._live: list[bool] = []
+        self._prompt_length = 0
+        self._length = 0
+
+    @property
+    def steps_done(self) -> int:
+        """Decode steps since the prefill."""
+        return self._length - self._prompt_length
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> StepOutput:
+        """Feeds the prompts and emits the first token of each row.
+
+        Args:
+            prompts: B lists of token ids, of any lengths above 0.
+
+        Raises:
+            NumericsError: NaN in a score or in the logits.
+        """
+        self.reset()
+        longest = max(len(prompt) for prompt in prompts)
+        self._pad = [longest - len(prompt) for prompt in prompts]
+        self._ids = [
+            [0] * pad + list(prompt) for pad, prompt in zip(self._pad, prompts, strict=True)
+        ]
+        self._live = [True] * len(prompts)
+        self._prompt_length = longest
+        trace = self._run_prefill(range(longest))
+        self._length = longest
+        return self._emit(trace)
+
+    def step(self, forced: Sequence[int] | None = None) -> StepOutput:
+        """Feeds the token emitted last and emits the next.
+
+        Args:
+            forced: token ids to feed instead of those emitted last, one per row (teacher forcing).
+
+        Raises:
+            NumericsError: NaN in a score or in the logits.
+        """
+        if forced is not None:
+            for row, token in zip(self._ids, forced, strict=True):
+                row[-1] = token
+        trace = self._run_step(self._length)
+        self._length += 1
+        return self._emit(trace)
+
+    def finish(self, row: int) -> None:
+        """Takes a row out of the exit decision; it goes on being computed."""
+        self._live[row] = False
+
+    def rollback(self, steps: int) -> None:
+        """Undoes the last `steps` decode steps; the next step feeds the token emitted before them.
+
+        Raises:
+            ValueError: more steps than were made since the prefill.
+        """
+        if not 0 <= steps <= self.steps_done:
+            raise ValueError(f"cannot roll back {steps} of {self.steps_done} decode steps")
+        if steps:
+            self._ids = [row[:-steps] for row in self._ids]
+            self._length -= steps
+            self.cache.truncate(self._length)
+
+    @abstractmethod
+    def _run_prefill(self, slots: range) -> Exit:
+        """Runs the prompt's slots through the layers."""
+
+    @abstractmethod
+    def _run_step(self, slot: int) -> Exit:
+        """Runs the token at `slot` through the layers."""
+
+    def _inputs(self, slots: range) -> StepInputs:
+        ids = [row[slots.start : slots.stop] for row in self._ids]
+        return StepInputs(slots=slots, ids=ids, pad=self._pad)
+
+    def _emit(self, trace: Exit) -> StepOutput:
+        logits = self.executor.logits()
+        best = logits[:, -1].float().max(-1)
+        # The largest logit is NaN if any logit is: one transfer carries tokens and NaN flags.
+        tokens, peaks = self.executor.read(best.indices, best.values)
+        if any(p != p for p, alive in zip(peaks, self._live, strict=True) if alive):
+            raise NumericsError("the logits hold NaN")
+        for row, token in zip(self._ids, tokens, strict=True):
+            row.append(int(token))
+        return StepOutput([[int(token)] for token in tokens], logits, trace)

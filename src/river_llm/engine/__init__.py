@@ -1,0 +1,1 @@
+"""Executors: how layers are run."""

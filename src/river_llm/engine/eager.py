@@ -1,0 +1,114 @@
+"""The eager engine: one operator after another. Slow, obvious, and the oracle of the others."""
+
+from __future__ import annotations
+
+import torch
+
+from river_llm.cache import SlotCache, Source
+from river_llm.engine.executor import Executor, StepInputs
+from river_llm.engine.weights import Layers
+from river_llm.errors import UserError
+from river_llm.exits import Criterion
+from river_llm.models.adapter import BackboneAdapter
+
+
+class EagerExecutor(Executor):
+    """See :class:`river_llm.engine.executor.Executor`.
+
+    Args:
+        adapter: drives the layers.
+        cache: shared by both stacks.
+        criterion: exit criterion whose score is bound in.
+        backbone: the 16-bit stack.
+        river: the 4-bit stack; None for methods that never enter it.
+    """
+
+    def __init__(
+        self,
+        adapter: BackboneAdapter,
+        cache: SlotCache,
+        criterion: Criterion,
+        backbone: Layers,
+        river: Layers | None,
+    ) -> None:
+        self.adapter = adapter
+        self.cache = cache
+        self.criterion = criterion
+        self.num_layers = adapter.num_layers
+        self.device = adapter.device
+        self._stacks = {Source.BACKBONE: backbone, Source.RIVER: river}
+        self._cos, self._sin = adapter.rotary_table(cache.slots)
+
+    @torch.no_grad()
+    def begin(self, inputs: StepInputs) -> None:
+        slots = list(inputs.slots)
+        extent = slots[-1] + 1
+        if extent > self.cache.slots:
+            raise UserError(f"slot {slots[-1]} is beyond the cache of {self.cache.slots} slots")
+        self._inputs = inputs
+        target = torch.tensor(slots, device=self.device)
+        pad = torch.tensor(list(inputs.pad), device=self.device)
+        positions = (target[None] - pad[:, None]).clamp(min=0)
+        self._rotary = (self._cos[positions], self._sin[positions])
+        padded = any(inputs.pad)
+        self._live = target[None] >= pad[:, None] if padded else None
+        self.cache.place(target, extent, self._live)
+        self._mask = self._visibility(target, pad, extent, padded)
+        self._hidden = self.adapter.embed(torch.tensor(inputs.ids, device=self.device))
+        self._previous = self._hidden
+
+    def _visibility(
+        self, target: torch.Tensor, pad: torch.Tensor, extent: int, padded: bool
+    ) -> torch.Tensor | None:
+        """Boolean mask [B or 1, 1, T, extent], or None where attention needs none."""
+        whole = len(target) == 1 or len(target) == extent
+        if whole and not padded:
+            return None
+        keys = torch.arange(extent, device=self.device)
+        visible = keys[None, None] <= target[None, :, None]
+        if padded:
+            # A padding token sees itself, lest its row of the softmax be empty.
+            itself = keys[None, None] == target[None, :, None]
+            visible = visible & (keys[None, None] >= pad[:, None, None]) | itself
+        return visible[:, None]
+
+    @torch.no_grad()
+    def _run(self, first: int, last: int, writer: Source) -> None:
+        stack = self._stacks[writer]
+        if stack is None:
+            raise RuntimeError("this executor was built without a river")
+        tokens = len(self._inputs.slots)
+        for layer in range(first, last):
+            module = stack.acquire(layer, tokens)
+            self.cache.bind(layer, writer)
+            self._previous = self._hidden
+            self._hidden = self.adapter.run_layer(
+                module, self._hidden, self._mask, self._rotary, self.cache
+            )
+
+    def backbone(self, first: int, last: int) -> None:
+        self._run(first, last, Source.BACKBONE)
+
+    def river(self, first: int, last: int) -> None:
+        self._run(first, last, Source.RIVER)
+
+    @torch.no_grad()
+    def score(self) -> torch.Tensor:
+        return self.criterion.score(
+            self._pool(self._previous), self._pool(self._hidden), self.adapter.head
+        )
+
+    def _pool(self, hidden: torch.Tensor) -> torch.Tensor:
+        if self._inputs.pool == "last":
+            return hidden[:, -1]
+        if self._live is None:
+            return hidden.float().mean(1)
+        weight = self._live[..., None].float()
+        return (hidden.float() * weight).sum(1) / weight.sum(1)
+
+    def hidden(self) -> torch.Tensor:
+        return self._hidden.clone()
+
+    @torch.no_grad()
+    def logits(self, rows: int = 1) -> torch.Tensor:
+        return self.adapter.head(self._hidden[:, -rows:])

@@ -1,0 +1,130 @@
+"""The executor interface: the only thing that runs layers.
+
+Layer indices are 0-based and ranges half-open: depth d means that layers 0..d-1 of the backbone
+ran. A decoder calls :meth:`Executor.begin` with everything that changes from step to step; no
+other call takes tensors or values that do, so that an engine may capture the regions between.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from river_llm.exits import Criterion
+
+
+class NumericsError(FloatingPointError):
+    """NaN where a number was needed."""
+
+
+@dataclass(frozen=True)
+class StepInputs:
+    """What one pass through the layers works on.
+
+    Attributes:
+        slots: cache slots of the T tokens, shared by the batch, ascending.
+        ids: token ids, B lists of T.
+        pad: left padding of each row; rotary position = slot - pad.
+        pool: which rows the exit score sees: the last token, or the mean over live tokens.
+    """
+
+    slots: Sequence[int]
+    ids: Sequence[Sequence[int]]
+    pad: Sequence[int]
+    pool: Literal["last", "mean"] = "last"
+
+
+@dataclass(frozen=True)
+class Exit:
+    """Where the backbone was left.
+
+    Attributes:
+        depth: 0..L.
+        score: score at the last test; None when the depth was planned or nothing was tested.
+        fired: whether a test ended the backbone.
+    """
+
+    depth: int
+    score: float | None = None
+    fired: bool = False
+
+
+class Executor(ABC):
+    """Runs layers on fixed buffers.
+
+    Attributes:
+        num_layers: L.
+        criterion: bound when the executor is built.
+        device: where the buffers live.
+        reads: transfers to the host so far.
+    """
+
+    num_layers: int
+    criterion: Criterion
+    device: torch.device
+    reads: int = 0
+
+    @abstractmethod
+    def begin(self, inputs: StepInputs) -> None:
+        """Embeds the tokens, and sets slots, positions and visibility for what follows."""
+
+    @abstractmethod
+    def backbone(self, first: int, last: int) -> None:
+        """Runs backbone layers first..last-1."""
+
+    @abstractmethod
+    def river(self, first: int, last: int) -> None:
+        """Runs river layers first..last-1."""
+
+    @abstractmethod
+    def score(self) -> torch.Tensor:
+        """The criterion's score of the layer that ran last, float32 [B] on the device."""
+
+    @abstractmethod
+    def hidden(self) -> torch.Tensor:
+        """A copy of the hidden states [B, T, H]."""
+
+    @abstractmethod
+    def logits(self, rows: int = 1) -> torch.Tensor:
+        """Logits of the last `rows` tokens, [B, rows, V]."""
+
+    def read(self, *vectors: torch.Tensor) -> list[list[float]]:
+        """Brings device vectors to the host in one transfer, as float64 (exact for token ids)."""
+        self.reads += 1
+        sizes = [vector.numel() for vector in vectors]
+        flat = torch.cat([vector.reshape(-1).double() for vector in vectors]).tolist()
+        out, start = [], 0
+        for size in sizes:
+            out.append(flat[start : start + size])
+            start += size
+        return out
+
+    def until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
+        """Runs the backbone from depth `first` until a test fires, at most to depth `last`.
+
+        The smallest score over the live rows decides for the batch (paper, exit decision).
+
+        Raises:
+            NumericsError: a live score is NaN.
+        """
+        depth, score = first, None
+        while depth < last:
+            target = depth + 1
+            while target < last and not self.criterion.tested(target):
+                target += 1
+            self.backbone(depth, target)
+            depth = target
+            if not self.criterion.tested(depth):
+                continue
+            (scores,) = self.read(self.score())
+            score = min(s for s, alive in zip(scores, live, strict=True) if alive)
+            if any(math.isnan(s) for s, alive in zip(scores, live, strict=True) if alive):
+                raise NumericsError(f"the exit score after backbone layer {depth - 1} is NaN")
+            if score > self.criterion.threshold(depth):
+                return Exit(depth, score, fired=True)
+        return Exit(depth, score)

@@ -1,0 +1,1 @@
+"""Evaluation: task x decoder to records."""

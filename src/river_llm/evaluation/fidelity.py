@@ -1,0 +1,127 @@
+"""Fidelity to no_exit: how far a method's predictions move, teacher-forced on no_exit's text.
+
+Beside it stands the noise floor: the same figures for transformers' own `generate`, which
+computes the same function with other kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from river_llm.decoding import Decoder
+from river_llm.models.adapter import BackboneAdapter
+
+
+@dataclass(frozen=True)
+class ForcedText:
+    """A prompt and the text that is fed behind it.
+
+    Attributes:
+        id: of the sample.
+        prompt: token ids.
+        tokens: token ids of no_exit's text.
+    """
+
+    id: str
+    prompt: list[int]
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class ForcedScores:
+    """Predictions for one forced text.
+
+    Attributes:
+        equal: for each token, whether it was the most likely one.
+        nll: for each token, its negative log-likelihood in nats.
+    """
+
+    equal: list[bool]
+    nll: list[float]
+
+
+def forced_scores(decoder: Decoder, text: ForcedText) -> ForcedScores:
+    """Scores a text stepwise on the method's own KV: the prefill predicts the first token."""
+    decoder.executor.criterion.begin_sample(text.id)
+    rows = []
+    output = decoder.prefill([text.prompt])
+    for index, token in enumerate(text.tokens):
+        rows.append(output.logits[0, -1])
+        if index + 1 < len(text.tokens):
+            output = decoder.step(forced=[token])
+    return _scores(torch.stack(rows), text.tokens)
+
+
+def transformers_scores(adapter: BackboneAdapter, text: ForcedText) -> ForcedScores:
+    """Scores a text with transformers' `generate`, forced token by token."""
+    return _scores(adapter.generate_forced(text.prompt, text.tokens), text.tokens)
+
+
+def _scores(logits: torch.Tensor, tokens: Sequence[int]) -> ForcedScores:
+    """From logits [n, V] for n tokens."""
+    target = torch.tensor(list(tokens), device=logits.device)
+    logits = logits.float()
+    nll = logits.logsumexp(-1) - logits.gather(1, target[:, None])[:, 0]
+    return ForcedScores((logits.argmax(-1) == target).tolist(), nll.tolist())
+
+
+def compare(
+    arm: Mapping[str, ForcedScores], no_exit: Mapping[str, ForcedScores]
+) -> dict[str, float]:
+    """Agreement and excess negative log-likelihood over all tokens of all texts.
+
+    Args:
+        arm: scores of the method, by sample id; it may hold fewer tokens of a text.
+        no_exit: no_exit's scores on the same texts.
+    """
+    equal = [flag for scores in arm.values() for flag in scores.equal]
+    excess = [
+        a - b
+        for key, scores in arm.items()
+        for a, b in zip(scores.nll, no_exit[key].nll, strict=False)
+    ]
+    return {"agreement": sum(equal) / len(equal), "excess_nll": sum(excess) / len(excess)}
+
+
+class ReferenceScores:
+    """no_exit's and transformers' scores on no_exit's texts, kept on disk beside no_exit's run.
+
+    Args:
+        stored: what an earlier process kept (`as_dict`), or None.
+        tokens: first tokens of each text that are scored; other sizes are not reused.
+    """
+
+    def __init__(self, stored: Mapping[str, Any] | None, tokens: int) -> None:
+        self.tokens = tokens
+        self.no_exit: dict[str, ForcedScores] = {}
+        self.transformers: dict[str, ForcedScores] = {}
+        if stored is not None and stored["tokens"] == tokens:
+            self.no_exit = {k: ForcedScores(**v) for k, v in stored["no_exit"].items()}
+            self.transformers = {k: ForcedScores(**v) for k, v in stored["transformers"].items()}
+
+    def complete(
+        self, texts: Sequence[ForcedText], decoder: Decoder, adapter: BackboneAdapter
+    ) -> bool:
+        """Scores the texts that are missing; True when there were any."""
+        missing = [text for text in texts if text.id not in self.no_exit]
+        for text in tqdm(missing, desc="noise floor", unit="sample", disable=not missing):
+            self.no_exit[text.id] = forced_scores(decoder, text)
+            self.transformers[text.id] = transformers_scores(adapter, text)
+        return bool(missing)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain data for the disk."""
+
+        def plain(scores: Mapping[str, ForcedScores]) -> dict[str, Any]:
+            return {key: {"equal": s.equal, "nll": s.nll} for key, s in scores.items()}
+
+        return {
+            "tokens": self.tokens,
+            "no_exit": plain(self.no_exit),
+            "transformers": plain(self.transformers),
+        }

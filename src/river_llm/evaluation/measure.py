@@ -1,0 +1,135 @@
+"""The measurements beside the samples of a run: fidelity and paired speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from river_llm.analysis.statistics import bootstrap_ratio
+from river_llm.config import NoExitConfig, RunConfig
+from river_llm.decoding import Decoder
+from river_llm.evaluation.fidelity import (
+    ForcedText,
+    ReferenceScores,
+    compare,
+    forced_scores,
+)
+from river_llm.evaluation.prompts import Prompt
+from river_llm.evaluation.runtime import Runtime
+from river_llm.evaluation.speedup import paired_times, tokens_ignoring_eos
+from river_llm.evaluation.traffic import Traffic
+from river_llm.records import SampleRecord
+from river_llm.tasks import Task
+
+SPREAD_LIMIT = 0.15
+"""Passes of one arm on one prompt that differ by more than this share flag the speedup."""
+
+ENDED_SHARE = 0.9
+"""Final answers are compared only where this share of no_exit's texts ends before the budget."""
+
+
+def forced_texts(
+    prompts: Sequence[Prompt], no_exit: Sequence[SampleRecord], config: RunConfig, arm: Decoder
+) -> list[ForcedText]:
+    """The texts on which fidelity is measured: no_exit's first tokens, as far as planned."""
+    texts = []
+    for prompt, record in zip(prompts, no_exit, strict=False):
+        recorded = arm.executor.criterion.recorded_steps(prompt.sample.id)
+        count = config.fidelity.tokens
+        if recorded is not None:
+            count = min(count, recorded + 1)
+        texts.append(ForcedText(prompt.sample.id, prompt.ids, record.token_ids[:count]))
+    return texts
+
+
+def fidelity(
+    arm: Decoder, texts: Sequence[ForcedText], reference: ReferenceScores
+) -> dict[str, Any]:
+    """Fidelity (a) and (b) of a method with its noise floor."""
+    scores = {text.id: forced_scores(arm, text) for text in texts}
+    floor = {text.id: reference.transformers[text.id] for text in texts}
+    return {
+        "samples": len(texts),
+        "tokens": sum(len(text.tokens) for text in texts),
+        **compare(scores, reference.no_exit),
+        "noise_floor": compare(floor, reference.no_exit),
+    }
+
+
+def equal_answers(
+    task: Task, records: Sequence[SampleRecord], no_exit: Sequence[SampleRecord]
+) -> dict[str, Any]:
+    """Fidelity (c): share of equal final answers in free-running text."""
+    pairs = list(zip(records, no_exit, strict=False))
+    both_empty = sum(a.extracted is None and b.extracted is None for a, b in pairs)
+    ended = sum(b.finish_reason != "length" for _, b in pairs) / len(pairs)
+    result: dict[str, Any] = {
+        "value": None,
+        "samples": len(pairs),
+        "both_empty": both_empty,
+        "reason": None,
+    }
+    if ended < ENDED_SHARE:
+        result["reason"] = f"only {ended:.0%} of no_exit's texts end before the budget"
+    else:
+        answered = [(a, b) for a, b in pairs if a.extracted is not None or b.extracted is not None]
+        if answered:
+            equal = sum(
+                a.extracted is not None
+                and b.extracted is not None
+                and task.same_answer(a.extracted, b.extracted)
+                for a, b in answered
+            )
+            result["value"] = equal / len(answered)
+        else:
+            result["reason"] = "no text holds an answer"
+    return result
+
+
+def speedup(
+    runtime: Runtime, config: RunConfig, arm: Decoder, no_exit: Decoder, prompts: Sequence[Prompt]
+) -> dict[str, Any] | None:
+    """`speedup.decode.matched` with its bound; None where it is not measured."""
+    texts = []
+    for prompt in prompts[: config.speedup.prompts]:
+        recorded = arm.executor.criterion.recorded_steps(prompt.sample.id)
+        if recorded is not None and recorded + 1 < config.speedup.tokens:
+            continue
+        tokens = tokens_ignoring_eos(no_exit, prompt.ids, config.speedup.tokens)
+        texts.append(ForcedText(prompt.sample.id, prompt.ids, tokens))
+    if not texts:
+        return None
+    times = paired_times(no_exit, arm, texts, config.speedup.rounds)
+    reference = [sum(t.reference_seconds) for t in times]
+    measured = [sum(t.arm_seconds) for t in times]
+    ratio, low, high = bootstrap_ratio(reference, measured, seed=config.seed)
+    layers = runtime.adapter.num_layers
+    own = Traffic(runtime.adapter, runtime.river_of(config))
+    full = Traffic(runtime.adapter, None)
+    is_no_exit = isinstance(config.method, NoExitConfig)
+    own_bytes = sum(
+        (full if is_no_exit else own).total(t.arm_depths, t.prompt_tokens) for t in times
+    )
+    full_bytes = sum(full.total([layers] * t.steps, t.prompt_tokens) for t in times)
+    bound = full_bytes / own_bytes
+    flags = []
+    if ratio is not None and ratio > bound and not is_no_exit:
+        flags.append("reference below par")
+    spread = max(max(s) / min(s) - 1 for t in times for s in (t.reference_seconds, t.arm_seconds))
+    if spread > SPREAD_LIMIT:
+        flags.append(f"passes differ by up to {spread:.0%}")
+    steps = sum(t.steps for t in times) * 2 * config.speedup.rounds
+    return {
+        "value": ratio,
+        "low": low,
+        "high": high,
+        "prompts": len(times),
+        "tokens": config.speedup.tokens,
+        "rounds": config.speedup.rounds,
+        "no_exit_ms_per_token": 1000 * sum(reference) / steps,
+        "arm_ms_per_token": 1000 * sum(measured) / steps,
+        "mean_depth": sum(d for t in times for d in t.arm_depths)
+        / sum(len(t.arm_depths) for t in times),
+        "bound_speedup": bound,
+        "flags": flags,
+    }

@@ -1,0 +1,325 @@
+"""One run: samples, measurements, summary, all in one folder that can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from river_llm.analysis.summary import summarize
+from river_llm.config import (
+    FidelityConfig,
+    NoExitConfig,
+    RiverConfig,
+    RunConfig,
+    effective_settings,
+    identity,
+    parse,
+)
+from river_llm.decoding import Decoder
+from river_llm.environment import git_state, snapshot
+from river_llm.errors import UserError
+from river_llm.evaluation import measure
+from river_llm.evaluation.fidelity import ReferenceScores
+from river_llm.evaluation.prompts import data_fingerprint, encode_all
+from river_llm.evaluation.runtime import Runtime, depths_fingerprint, recorded_depths
+from river_llm.evaluation.samples import check_resumable, complete_samples
+from river_llm.generation import StopRules
+from river_llm.quant.store import quant_record
+from river_llm.records import RunFolder, SampleRecord
+from river_llm.tasks import Task, build
+
+CONFIG = "config.json"
+SUMMARY = "summary.json"
+ENVIRONMENT = "environment.json"
+MEASUREMENTS = "measurements.json"
+REFERENCE = "reference_scores.json"
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """What a run came to.
+
+    Attributes:
+        folder: where its records lie.
+        summary: content of summary.json.
+        ungraded: samples without a verdict.
+    """
+
+    folder: Path
+    summary: dict[str, Any]
+    ungraded: int
+
+
+def build_task(config: RunConfig) -> Task:
+    """The task of a run."""
+    return build(
+        config.exp.name,
+        fewshot=config.exp.fewshot,
+        fewshot_source=config.exp.fewshot_source,
+        data_path=config.data.path,
+        fewshot_path=config.data.fewshot_path,
+        allow_code_execution=config.exp.allow_code_execution,
+        timeout_s=config.exp.timeout_s,
+    )
+
+
+class Run:
+    """A run that is about to happen: task and prompts are read and checked, nothing is written.
+
+    Args:
+        config: the settings.
+        runtime: the loaded model.
+
+    Raises:
+        UserError: data that cannot be read, prompts that do not fit, recorded depths missing.
+    """
+
+    def __init__(self, config: RunConfig, runtime: Runtime) -> None:
+        self.config = config
+        self.runtime = runtime
+        self.task = build_task(config)
+        samples = self.task.samples()
+        model = runtime.model
+        longest = max(config.exp.max_new_tokens, config.speedup.tokens)
+        self.prompts = encode_all(model, self.task, samples[: config.exp.limit], longest)
+        self.depths = recorded_depths(config)
+        resolved: dict[str, Any] = {
+            "data": data_fingerprint(self.task, samples),
+            "first_prompt": self.prompts[0].hash,
+            "weights": model.fingerprint,
+            "device": runtime.adapter.device.type,
+            "chat": model.chat,
+        }
+        if self.depths is not None:
+            resolved["depths"] = depths_fingerprint(self.depths)
+        layers = runtime.adapter.num_layers
+        self.settings = effective_settings(config, layers=layers)
+        self.identity = identity(config, layers=layers, resolved=resolved)
+        self.folder = RunFolder(
+            Path(config.output.dir)
+            / "runs"
+            / config.exp.name
+            / config.model.name
+            / f"{config.method.name}-{self.identity}"
+        )
+        self.slots = max(len(prompt.ids) for prompt in self.prompts) + longest
+
+    def decoder(self) -> Decoder:
+        """A decoder of the run's method with a cache of its own."""
+        criterion = self.runtime.criterion(self.config, self.depths)
+        return self.runtime.decoder(self.config, criterion, self.slots)
+
+    def complete(self, decoder: Decoder, limit: int | None = None) -> list[SampleRecord]:
+        """Generates what the folder lacks of the first `limit` prompts (None: all)."""
+        commit, clean = git_state()
+        marked = None if commit is None else commit if clean else f"{commit}+changes"
+        prompts = self.prompts[:limit]
+        with self.folder.locked():
+            self.folder.drop_half_line()
+            found = self.folder.samples()
+            check_resumable(found, prompts, self.folder, marked, self.config.resume.force)
+            if len(found) < len(prompts):
+                self._write_head()
+            return complete_samples(
+                self.folder,
+                prompts,
+                decoder=decoder,
+                model=self.runtime.model,
+                task=self.task,
+                rules=StopRules(
+                    max_new_tokens=self.config.exp.max_new_tokens,
+                    eos_ids=self.runtime.model.eos_ids,
+                    stop_strings=self.task.stop_strings(self.runtime.model.chat),
+                ),
+                commit=marked,
+                title=f"{self.config.exp.name} {arm_name(self.config)}",
+            )
+
+    def _write_head(self) -> None:
+        """Settings and environment, before the first sample that this process adds."""
+        self.folder.write_json(CONFIG, asdict(self.config))
+        starts = self.folder.read_json(ENVIRONMENT) or []
+        starts.append(self._environment())
+        self.folder.write_json(ENVIRONMENT, starts)
+
+    def _environment(self) -> dict[str, Any]:
+        river = self.runtime.river_of(self.config)
+        return {
+            **snapshot(self.runtime.adapter.device),
+            "linears_per_backend": {} if river is None else river.backend_counts(),
+        }
+
+
+def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
+    """Runs a configuration from its first missing sample to its summary.
+
+    Args:
+        config: the run.
+        runtime: a loaded model to share between runs; None: load it.
+
+    Raises:
+        UserError: bad input, or a run folder that cannot be used.
+    """
+    torch.manual_seed(config.seed)
+    runtime = Runtime.load(config) if runtime is None else runtime
+    run = Run(config, runtime)
+    decoder = run.decoder()
+    records = run.complete(decoder)
+    measured = _measurements(run, decoder, records)
+    with run.folder.locked():
+        run.folder.write_steps(records)
+        return write_summary(run.folder, run.task, records, measured)
+
+
+def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> dict[str, Any]:
+    """Fidelity, speedup and memory; taken from disk where the same was measured before."""
+    config = run.config
+    size = {
+        "samples": len(run.prompts),
+        "fidelity": asdict(config.fidelity),
+        "speedup": asdict(config.speedup),
+    }
+    stored = run.folder.read_json(MEASUREMENTS)
+    if stored is not None and stored["size"] == size:
+        return dict(stored)
+    reference = Run(config.as_no_exit(), run.runtime)
+    no_exit = reference.decoder()
+    measured = {
+        "size": size,
+        "header": _header(run),
+        "fidelity": _fidelity(run, decoder, records, reference, no_exit),
+        "speedup": {
+            "decode": {
+                "matched": measure.speedup(run.runtime, config, decoder, no_exit, run.prompts)
+            }
+        },
+        "memory": run.runtime.memory(config, decoder),
+    }
+    run.folder.write_json(MEASUREMENTS, measured)
+    return measured
+
+
+def _fidelity(
+    run: Run, decoder: Decoder, records: list[SampleRecord], reference: Run, no_exit: Decoder
+) -> dict[str, Any] | None:
+    size: FidelityConfig = run.config.fidelity
+    if size.limit == 0:
+        return None
+    texts_of = records
+    if not isinstance(run.config.method, NoExitConfig):
+        texts_of = reference.complete(no_exit, size.limit)
+    texts_of = texts_of[: size.limit]
+    texts = measure.forced_texts(run.prompts, texts_of, run.config, decoder)
+    scores = ReferenceScores(reference.folder.read_json(REFERENCE), size.tokens)
+    with reference.folder.locked():
+        full = measure.forced_texts(run.prompts, texts_of, run.config, no_exit)
+        if scores.complete(full, no_exit, run.runtime.adapter):
+            reference.folder.write_json(REFERENCE, scores.as_dict())
+    return {**measure.fidelity(decoder, texts, scores), "no_exit_run": reference.folder.path.name}
+
+
+def _header(run: Run) -> dict[str, Any]:
+    config = run.config
+    settings: dict[str, Any] = {
+        **run.settings["exp"],
+        **run.settings["model"],
+        "engine": config.engine.name,
+        "prefill": "backbone",
+    }
+    if not isinstance(config.method, NoExitConfig):
+        settings["quant"] = quant_record(config.quant)
+        settings["prefill"] = "river"
+    if isinstance(config.method, RiverConfig):
+        settings["criterion"] = run.settings["criterion"]
+        settings["prefill"] = config.method.prefill
+    return {
+        "exp": config.exp.name,
+        "label": run.task.label,
+        "model": config.model.name,
+        "method": config.method.name,
+        "arm": arm_name(config),
+        "identity": run.identity,
+        "settings": settings,
+        "layers": run.runtime.adapter.num_layers,
+    }
+
+
+def arm_name(config: RunConfig) -> str:
+    """Short name of a method with its settings, for tables and plots."""
+    if not isinstance(config.method, RiverConfig):
+        return config.method.name
+    criterion = asdict(config.criterion)
+    kind = criterion.pop("name")
+    shown = {
+        "similarity": lambda: f"tau={criterion['tau']:g}",
+        "fixed": lambda: f"depth={criterion['depth']}",
+        "never": lambda: "never exits",
+        "replay": lambda: "replay",
+    }[kind]()
+    return f"river {shown} {config.method.prefill}"
+
+
+def write_summary(
+    folder: RunFolder, task: Task, records: Sequence[SampleRecord], measured: dict[str, Any]
+) -> RunResult:
+    """Writes summary.json from records and measurements; call inside `folder.locked()`."""
+    parts = {key: measured[key] for key in ("fidelity", "speedup", "memory")}
+    if parts["fidelity"] is not None:
+        # From the records as they are now, so that new verdicts give new figures here too.
+        no_exit = RunFolder(folder.path.parent / parts["fidelity"]["no_exit_run"]).samples()
+        compared = no_exit[: measured["size"]["fidelity"]["limit"]]
+        parts["fidelity"]["equal_answers"] = measure.equal_answers(task, records, compared)
+    summary = summarize(
+        [asdict(record) for record in records], header={**measured["header"], **parts}
+    )
+    summary["commits"] = sorted({str(record.commit) for record in records})
+    folder.write_json(SUMMARY, summary)
+    ungraded = sum(record.correct is None for record in records)
+    return RunResult(folder.path, summary, ungraded)
+
+
+def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
+    """New verdicts and a new summary from stored completions, without a model.
+
+    Args:
+        path: a run's folder.
+        allow_code_execution: permission to run generated programs.
+
+    Raises:
+        UserError: no finished run there, or its data cannot be read.
+    """
+    folder = RunFolder(path)
+    settings, measured = folder.read_json(CONFIG), folder.read_json(MEASUREMENTS)
+    if settings is None or measured is None:
+        raise UserError(f"{path} is not the folder of a finished run: run it to its end first")
+    settings["exp"]["allow_code_execution"] = allow_code_execution
+    # Exemplars are of no use to a grader.
+    settings["exp"]["fewshot"] = 0
+    config = parse(settings)
+    task = build_task(config)
+    samples = {sample.id: sample for sample in task.samples()}
+    with folder.locked():
+        records = []
+        for record in folder.samples():
+            if record.id not in samples:
+                raise UserError(f"sample {record.id} of {path} is not in the task's data")
+            verdict = task.grade(samples[record.id], record.completion, record.finish_reason)
+            changed = {
+                "extracted": verdict.extracted,
+                "correct": verdict.correct,
+                "detail": dict(verdict.detail),
+            }
+            records.append(SampleRecord(**{**asdict(record), **changed}))
+        folder.rewrite(records)
+        shown = records[: measured["size"]["samples"]]
+        return write_summary(folder, task, shown, measured)
+
+
+def last_line(result: RunResult) -> str:
+    """The JSON object that ends a run's standard output."""
+    return json.dumps({"run_dir": str(result.folder), **result.summary}, allow_nan=False)

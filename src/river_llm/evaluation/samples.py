@@ -1,0 +1,131 @@
+"""Generating and grading the samples of one run, resuming where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tqdm import tqdm
+
+from river_llm.decoding import Decoder
+from river_llm.engine.executor import NumericsError
+from river_llm.errors import UserError
+from river_llm.evaluation.prompts import Prompt
+from river_llm.generation import Generation, StopRules, generate
+from river_llm.models.loading import LoadedModel
+from river_llm.records import RunFolder, SampleRecord
+from river_llm.tasks import Task
+
+
+def check_resumable(
+    records: Sequence[SampleRecord],
+    prompts: Sequence[Prompt],
+    folder: RunFolder,
+    commit: str | None,
+    force: bool,
+) -> None:
+    """Refuses to add to records that do not belong to this run.
+
+    Args:
+        records: the finished samples.
+        prompts: of the run, in order.
+        folder: for the messages.
+        commit: of the code that would append.
+        force: allow another commit's records.
+
+    Raises:
+        UserError: other prompts, or another commit without `resume.force`.
+    """
+    for record, prompt in zip(records, prompts, strict=False):
+        if (record.id, record.prompt_hash) != (prompt.sample.id, prompt.hash):
+            raise UserError(
+                f"{folder.samples_path}: line {prompt.index + 1} is sample {record.id} with "
+                f"another prompt than {prompt.sample.id} has now; move the folder away"
+            )
+    others = {record.commit for record in records} - {commit}
+    if len(records) < len(prompts) and others and not force:
+        raise UserError(
+            f"{folder.path} was written by commit {sorted(map(str, others))[0]}, this is "
+            f"{commit}: check that nothing relevant changed and use resume.force=true, or move "
+            "the folder away"
+        )
+
+
+def complete_samples(
+    folder: RunFolder,
+    prompts: Sequence[Prompt],
+    *,
+    decoder: Decoder,
+    model: LoadedModel,
+    task: Task,
+    rules: StopRules,
+    commit: str | None,
+    title: str,
+) -> list[SampleRecord]:
+    """Generates and grades the samples that the folder lacks; call inside `folder.locked()`.
+
+    Args:
+        folder: holds the finished samples of the same run, in order.
+        prompts: of the run, in order.
+        decoder: of the run's method; its criterion is told which sample comes.
+        model: for token ids and text.
+        task: grades.
+        rules: when a text ends.
+        commit: recorded in every new sample.
+        title: of the progress bar.
+
+    Returns:
+        The records of `prompts`, in order.
+    """
+    folder.drop_half_line()
+    records = folder.samples()[: len(prompts)]
+    missing = prompts[len(records) :]
+    bar: tqdm[None] = tqdm(total=len(prompts), initial=len(records), desc=title, unit="sample")
+    with bar:
+        for prompt in missing:
+            record = _run_sample(prompt, decoder, model, task, rules, commit, bar)
+            folder.append(record)
+            records.append(record)
+            bar.update()
+    return records
+
+
+def _run_sample(
+    prompt: Prompt,
+    decoder: Decoder,
+    model: LoadedModel,
+    task: Task,
+    rules: StopRules,
+    commit: str | None,
+    bar: tqdm[None],
+) -> SampleRecord:
+    decoder.executor.criterion.begin_sample(prompt.sample.id)
+    result = Generation()
+    try:
+        for result in generate(decoder, prompt.ids, rules, model.decode):
+            bar.set_postfix(tokens=len(result.tokens), refresh=False)
+    except NumericsError as error:
+        raise UserError(
+            f"sample {prompt.sample.id}, step {len(result.tokens)}: {error}; the finished "
+            "samples are kept; try model.dtype=fp32"
+        ) from error
+    verdict = task.grade(prompt.sample, result.text, result.finish_reason)
+    return SampleRecord(
+        id=prompt.sample.id,
+        index=prompt.index,
+        prompt_hash=prompt.hash,
+        prompt_tokens=len(prompt.ids),
+        completion=result.text,
+        token_ids=result.tokens,
+        extracted=verdict.extracted,
+        correct=verdict.correct,
+        detail=dict(verdict.detail),
+        finish_reason=result.finish_reason,
+        tokens_timed=len(result.tokens),
+        tokens_kept=result.tokens_kept,
+        prefill_seconds=result.prefill_seconds,
+        decode_seconds=result.decode_seconds,
+        prefill_depth=result.prefill_exit.depth,
+        exit_depths=[step.depth for step in result.step_exits],
+        exit_scores=[step.score for step in result.step_exits],
+        commit=commit,
+    )

@@ -1,0 +1,1 @@
+"""Models: loading, and the adapter that drives their layers."""

@@ -1,0 +1,266 @@
+"""The only file that knows how a transformers decoder layer is called.
+
+Written for transformers 5.17 to 5.24: the layer's cache argument is `past_key_values` before and
+`cache` from 5.24 on, and 5.17 swallows the new name without an error. So the name is read from
+the signature, and a trial run checks that every layer updates the cache exactly once.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+)
+
+from river_llm.errors import UserError
+from river_llm.models import attention
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose frequencies do not depend on the length of the text."""
+
+Rotary = tuple[torch.Tensor, torch.Tensor]
+"""cos and sin, each [B, T, D] (or [S, D] as a table)."""
+
+
+class LayerCache(Protocol):
+    """What a decoder layer needs of a cache."""
+
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+class BackboneAdapter:
+    """Drives the decoder layers of a transformers causal language model one by one.
+
+    Args:
+        model: a model in evaluation mode; its attention implementation is set to this project's.
+
+    Attributes:
+        model: the transformers model.
+        layers: its L decoder layers.
+        num_layers, hidden_size, kv_heads, head_dim, vocab_size, context: sizes.
+        dtype, device: of the weights.
+
+    Raises:
+        UserError: an architecture, layer type or rotary embedding that is not known to work.
+        RuntimeError: a layer that does not update the cache exactly once (a transformers version
+            that this file does not know).
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        config = model.config
+        _check_supported(config)
+        self.model = model
+        model.set_attn_implementation(attention.NAME)
+        decoder: Any = model.model
+        self.layers: list[nn.Module] = list(decoder.layers)
+        self.num_layers = len(self.layers)
+        self.hidden_size = int(config.hidden_size)
+        self.kv_heads = int(config.num_key_value_heads)
+        self.head_dim = int(decoder.layers[0].self_attn.head_dim)
+        self.vocab_size = int(config.vocab_size)
+        self.context = int(config.max_position_embeddings)
+        self._embedding: nn.Module = decoder.embed_tokens
+        self._norm: nn.Module = decoder.norm
+        self._lm_head: nn.Module = model.lm_head
+        self._rotary: Any = decoder.rotary_emb
+        weight = decoder.embed_tokens.weight
+        self.dtype: torch.dtype = weight.dtype
+        self.device: torch.device = weight.device
+        self._cache_argument = _cache_argument(type(self.layers[0]))
+        self._check_updates()
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """Token ids [B, T] to hidden states [B, T, H]."""
+        out: torch.Tensor = self._embedding(ids)
+        return out
+
+    def rotary_table(self, length: int) -> Rotary:
+        """Cos and sin for positions 0..length-1, each [length, head_dim]."""
+        positions = torch.arange(length, device=self.device)[None]
+        probe = torch.empty(1, 1, 1, dtype=self.dtype, device=self.device)
+        cos, sin = self._rotary(probe, positions)
+        return cos[0], sin[0]
+
+    def run_layer(
+        self,
+        layer: nn.Module,
+        hidden: torch.Tensor,
+        mask: torch.Tensor | None,
+        rotary: Rotary,
+        cache: LayerCache,
+    ) -> torch.Tensor:
+        """One decoder layer of the backbone, or of a river with the same architecture.
+
+        Args:
+            layer: the decoder layer.
+            hidden: [B, T, H].
+            mask: see :func:`river_llm.models.attention.attend`.
+            rotary: cos and sin at the tokens' positions, [B, T, D].
+            cache: written and read once.
+
+        Returns:
+            [B, T, H].
+        """
+        out = layer(
+            hidden,
+            attention_mask=mask,
+            position_embeddings=rotary,
+            use_cache=True,
+            **{self._cache_argument: cache},
+        )
+        result: torch.Tensor = out[0] if isinstance(out, tuple) else out
+        return result
+
+    def head(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Final norm and LM head: [..., H] to logits [..., V]."""
+        out: torch.Tensor = self._lm_head(self._norm(hidden))
+        return out
+
+    def linears(self, layer: int) -> dict[str, nn.Linear]:
+        """The linears of attention and FFN of a layer, by their name inside it."""
+        return {
+            name: module
+            for name, module in self.layers[layer].named_modules()
+            if isinstance(module, nn.Linear)
+        }
+
+    def rebuild_layer(self, layer: int, replacement: Callable[[str], nn.Module]) -> nn.Module:
+        """A decoder layer like `layer` with other linears and everything else shared.
+
+        Args:
+            layer: index of the backbone layer.
+            replacement: name of a linear inside the layer -> the module that takes its place.
+
+        Returns:
+            A new module; norms and every other module without children are the backbone's own.
+        """
+        original = self.layers[layer]
+        # deepcopy takes what its memo already holds instead of copying it.
+        memo: dict[int, Any] = {id(self.model.config): self.model.config}
+        for name, module in original.named_modules():
+            if isinstance(module, nn.Linear):
+                memo[id(module)] = replacement(name)
+            elif not list(module.children()):
+                memo[id(module)] = module
+        rebuilt: nn.Module = copy.deepcopy(original, memo)
+        return rebuilt
+
+    def shared_nbytes(self) -> int:
+        """Bytes of what backbone and river share: embedding, norms, head (tied: once)."""
+        linears = {
+            id(parameter)
+            for layer in range(self.num_layers)
+            for linear in self.linears(layer).values()
+            for parameter in linear.parameters()
+        }
+        return sum(p.nbytes for p in self.model.parameters() if id(p) not in linears)
+
+    def head_nbytes(self) -> int:
+        """Bytes that one call of :meth:`head` reads."""
+        modules = (self._norm, self._lm_head)
+        return sum(p.nbytes for module in modules for p in module.parameters())
+
+    @torch.no_grad()
+    def generate_forced(self, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
+        """Logits of transformers' own `generate` (sdpa) while it is fed given tokens.
+
+        Args:
+            prompt: token ids.
+            tokens: n token ids that are emitted whatever the model prefers.
+
+        Returns:
+            [n, V], the logits at each of them.
+        """
+        ids = torch.tensor([list(prompt)], device=self.device)
+        settings = GenerationConfig(
+            max_new_tokens=len(tokens),
+            do_sample=False,
+            output_logits=True,
+            return_dict_in_generate=True,
+            pad_token_id=0,
+        )
+        self.model.set_attn_implementation("sdpa")
+        try:
+            out: Any = self.model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                generation_config=settings,
+                logits_processor=LogitsProcessorList([_Force(len(prompt), tokens)]),
+            )
+        finally:
+            self.model.set_attn_implementation(attention.NAME)
+        return torch.cat(out.logits)
+
+    def _check_updates(self) -> None:
+        cos, sin = self.rotary_table(1)
+        hidden = torch.zeros(1, 1, self.hidden_size, dtype=self.dtype, device=self.device)
+        with torch.no_grad():
+            for index, layer in enumerate(self.layers):
+                probe = _CountingCache()
+                self.run_layer(layer, hidden, None, (cos[None], sin[None]), probe)
+                if probe.updates != 1:
+                    raise RuntimeError(
+                        f"decoder layer {index} updated the cache {probe.updates} times instead "
+                        "of once: this transformers version is not supported"
+                    )
+
+
+class _Force(LogitsProcessor):
+    """Leaves one token to choose at each step."""
+
+    def __init__(self, prompt_length: int, tokens: Sequence[int]) -> None:
+        self._prompt_length = prompt_length
+        self._tokens = list(tokens)
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        forced = torch.full_like(scores, -torch.inf)
+        forced[:, self._tokens[input_ids.shape[1] - self._prompt_length]] = 0.0
+        return forced
+
+
+class _CountingCache:
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def update(
+        self, k: torch.Tensor, v: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.updates += 1
+        return k, v
+
+
+def _check_supported(config: Any) -> None:
+    if config.model_type not in ARCHITECTURES:
+        raise UserError(
+            f"architecture {config.model_type!r} is not known to the adapter: "
+            f"use a model of {', '.join(ARCHITECTURES)}"
+        )
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise UserError(f"layer types {sorted(kinds)}: only full_attention layers are supported")
+    rope = (config.rope_parameters or {}).get("rope_type", "default")
+    if rope not in ROPE_TYPES:
+        raise UserError(
+            f"rotary embedding {rope!r} depends on the text's length: only "
+            f"{', '.join(ROPE_TYPES)} are supported"
+        )
+
+
+def _cache_argument(layer_type: type[nn.Module]) -> str:
+    parameters = inspect.signature(layer_type.forward).parameters
+    for name in ("cache", "past_key_values"):
+        if name in parameters:
+            return name
+    raise RuntimeError(f"{layer_type.__name__} takes no cache under a name known here")

@@ -1,0 +1,132 @@
+"""Loading a backbone: the embedded model, a hub id or a local folder."""
+
+from __future__ import annotations
+
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+
+from river_llm.config import ModelConfig
+from river_llm.errors import UserError
+from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.embedded import ensure_embedded
+
+EMBEDDED = "embedded"
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A backbone with its tokenizer.
+
+    Attributes:
+        adapter: the backbone.
+        tokenizer: its tokenizer.
+        chat: whether prompts go through the chat template.
+        eos_ids: every id that ends a text.
+        fingerprint: SHA-256 of all weights.
+    """
+
+    adapter: BackboneAdapter
+    tokenizer: Any
+    chat: bool
+    eos_ids: frozenset[int]
+    fingerprint: str
+
+    def decode(self, ids: Any) -> str:
+        """Text of token ids, special tokens left out, blanks as they are."""
+        text: str = self.tokenizer.decode(
+            list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+
+def load_model(config: ModelConfig) -> LoadedModel:
+    """Loads weights and tokenizer.
+
+    Raises:
+        UserError: device not there, model not found, architecture not known, no chat template.
+    """
+    device = resolve_device(config.device)
+    path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[config.dtype])
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(
+            f"model.path={config.path} cannot be loaded ({reason}): give a hub id that this "
+            "machine can reach (gated models need a token), a local folder with model.path=, or "
+            "model=smollm2_135m, which needs no hub"
+        ) from error
+    chat = tokenizer.chat_template is not None
+    if config.chat == "always" and not chat:
+        raise UserError(
+            f"model.chat=always, but the tokenizer of {config.path} has no chat template: "
+            "use model.chat=never"
+        )
+    prepared: PreTrainedModel = model.to(device).eval()
+    return LoadedModel(
+        adapter=BackboneAdapter(prepared),
+        tokenizer=tokenizer,
+        chat=chat and config.chat != "never",
+        eos_ids=eos_ids(prepared, tokenizer),
+        fingerprint=weights_fingerprint(prepared),
+    )
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto`: CUDA where it is there, else CPU.
+
+    Raises:
+        UserError: a device that this machine or this torch does not have.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise UserError(f"model.device={name!r} is no device: use auto, cpu or cuda") from error
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"model.device={name!r} is not supported: use auto, cpu or cuda")
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UserError(
+            f"model.device={name}: torch {torch.__version__} sees no CUDA device here: "
+            "use model.device=cpu or install a CUDA build of torch"
+        )
+    return device
+
+
+def eos_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
+    """Every id that ends a text: those of generation config, model config and tokenizer."""
+    ids: set[int] = set()
+    for value in (
+        getattr(model.generation_config, "eos_token_id", None),
+        getattr(model.config, "eos_token_id", None),
+        tokenizer.eos_token_id,
+    ):
+        if isinstance(value, int):
+            ids.add(value)
+        elif value is not None:
+            ids.update(int(item) for item in value)
+    return frozenset(ids)
+
+
+def weights_fingerprint(model: PreTrainedModel) -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of all parameters (tied ones once)."""
+
+    def digest(item: tuple[str, torch.nn.Parameter]) -> str:
+        name, parameter = item
+        head = f"{name} {parameter.dtype} {tuple(parameter.shape)}"
+        raw = parameter.detach().cpu().contiguous().view(torch.uint8).numpy()
+        content = hashlib.sha256(memoryview(raw).cast("B")).digest()
+        return hashlib.sha256(head.encode() + content).hexdigest()
+
+    # hashlib releases the interpreter lock, so threads share the work.
+    with ThreadPoolExecutor() as pool:
+        parts = list(pool.map(digest, model.named_parameters()))
+    return hashlib.sha256("".join(parts).encode()).hexdigest()

@@ -1,0 +1,1 @@
+"""Quantization: 4-bit grids, quantizers, kernels, and the river built from a backbone."""

@@ -1,0 +1,111 @@
+"""4-bit linears: PyTorch's int4 matmul for CPU, and how its packed weights are read back."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import nn
+
+from river_llm.quant.grid import GroupedInt4
+
+KERNEL_GROUP_SIZES = (32, 64, 128, 256)
+_ROW_MULTIPLE = 16
+_BLOCK = 64
+
+
+def kernel_obstacle(
+    dtype: torch.dtype, device: torch.device, rows: int, group_size: int
+) -> str | None:
+    """Why PyTorch's int4 matmul for CPU cannot serve a linear; None when it can.
+
+    Args:
+        dtype: of the activations.
+        device: where the linear runs.
+        rows: output features N.
+        group_size: columns per group.
+    """
+    if device.type != "cpu":
+        return f"no int4 kernel for device {device.type} yet"
+    if dtype != torch.bfloat16:
+        return f"the int4 kernel is slow for {str(dtype).removeprefix('torch.')} activations"
+    if group_size not in KERNEL_GROUP_SIZES:
+        return f"the int4 kernel has no group size {group_size}"
+    if rows % _ROW_MULTIPLE:
+        return f"the int4 kernel needs a multiple of {_ROW_MULTIPLE} outputs, not {rows}"
+    return None
+
+
+class Int4Linear(nn.Module):
+    """A linear on PyTorch's int4 weight-only matmul for CPU; bf16 activations.
+
+    Args:
+        weight: the quantized [N, K] matrix.
+        bias: [N] or None; shared, not copied.
+    """
+
+    packed: torch.Tensor
+    scale_and_zero: torch.Tensor
+
+    def __init__(self, weight: GroupedInt4, bias: nn.Parameter | None) -> None:
+        super().__init__()
+        self.out_features, self.in_features = weight.codes.shape
+        self.group_size = weight.group_size
+        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.codes.int(), 1)
+        # [K / group_size, N, 2], as the kernel reads it.
+        scale_and_zero = torch.stack((weight.scale.T, weight.zero.T), dim=-1).contiguous()
+        self.register_buffer("packed", packed)
+        self.register_buffer("scale_and_zero", scale_and_zero)
+        self.bias = bias
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the packed weights with scales and zeros."""
+        return self.packed.nbytes + self.scale_and_zero.nbytes
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """[..., K] to [..., N], bf16."""
+        flat = x.reshape(-1, self.in_features)
+        out: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
+            flat, self.packed, self.group_size, self.scale_and_zero
+        )
+        if self.bias is not None:
+            out = out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+    def dequantize_into(self, out: torch.Tensor) -> None:
+        """Writes the bf16 weight matrix [N, K] that this linear stands for into `out`."""
+        if self.out_features % _BLOCK or not blocked_layout():
+            # Works for any packing: the kernel applied to the identity.
+            identity = torch.eye(self.in_features, dtype=out.dtype)
+            out.copy_(
+                torch.ops.aten._weight_int4pack_mm_for_cpu(
+                    identity, self.packed, self.group_size, self.scale_and_zero
+                ).T
+            )
+            return
+        codes = unpack_blocked(self.packed, self.out_features, self.in_features)
+        scale, zero = self.scale_and_zero.transpose(0, 1).unbind(-1)
+        weight = GroupedInt4(codes, scale.contiguous(), zero.contiguous())
+        out.copy_(weight.dequantize(out.dtype))
+
+
+def unpack_blocked(packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """Codes uint8 [N, K] from the packing of the AVX-512 kernel.
+
+    There, each block of 64 rows is stored column after column as 32 bytes: row i of the block in
+    the low half-byte i, row i + 32 in the high one.
+    """
+    blocks = packed.view(rows // _BLOCK, columns, _BLOCK // 2)
+    codes = torch.cat((blocks & 15, blocks >> 4), dim=-1)
+    return codes.transpose(1, 2).reshape(rows, columns)
+
+
+@functools.cache
+def blocked_layout() -> bool:
+    """Whether this machine's kernel packs as :func:`unpack_blocked` reads; tried out once."""
+    rows, columns = 2 * _BLOCK, 64
+    codes = torch.arange(rows * columns, dtype=torch.int32).view(rows, columns)
+    codes = (codes * 7 + codes // 16) % 16
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
+    return bool((unpack_blocked(packed, rows, columns) == codes).all())

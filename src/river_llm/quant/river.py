@@ -1,0 +1,182 @@
+"""The river: the backbone's layers with quantized linears, everything else shared."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import nn
+
+from river_llm.config import NoQuantConfig, QuantConfig
+from river_llm.models.adapter import BackboneAdapter
+from river_llm.quant.linear import Int4Linear, kernel_obstacle
+from river_llm.quant.store import LayerWeights, quantized_layers
+
+Backend = Literal["int4_cpu", "dequantized", "copied"]
+
+WIDE_STEP = 16
+"""Tokens from which a step goes through dequantized weights.
+
+The int4 matmul's time grows with the number of tokens, the dense one's hardly: measured on 2
+cores (AVX512-BF16, 2048 x 2048) they meet near 6 tokens; filling the scratch layer costs about
+as much as 8 more.
+"""
+
+
+class RiverLayers:
+    """The stack of exit layers; norms and rotary tables are the backbone's own modules.
+
+    Args:
+        layers: L decoder layers with other linears.
+        backends: for each layer, the backend of each linear by name.
+        wide: for each layer, the same layer over the shared scratch linears; None where the
+            layers themselves serve wide steps.
+
+    Attributes:
+        backends: as given.
+    """
+
+    def __init__(
+        self,
+        layers: list[nn.Module],
+        backends: list[dict[str, Backend]],
+        wide: list[nn.Module] | None = None,
+    ) -> None:
+        self._layers = layers
+        self._wide = wide
+        self.backends = backends
+
+    def acquire(self, layer: int, tokens: int) -> nn.Module:
+        """The layer, ready for a step of `tokens` tokens; valid until the next acquire.
+
+        A wide step gets the layer over scratch linears, filled here with its weights.
+        """
+        if self._wide is None or tokens < WIDE_STEP:
+            return self._layers[layer]
+        scratch = dict(self._wide[layer].named_modules())
+        for name, module in self._layers[layer].named_modules():
+            if isinstance(module, Int4Linear):
+                module.dequantize_into(scratch[name].weight)
+        return self._wide[layer]
+
+    def linear_nbytes(self) -> int:
+        """Bytes of the river's own weights in the storage they really have, biases aside."""
+        return sum(self.layer_nbytes(layer) for layer in range(len(self._layers)))
+
+    def layer_nbytes(self, layer: int) -> int:
+        """Bytes of one layer's own weights, which a decode step through it reads."""
+        total = 0
+        for module in self._layers[layer].modules():
+            if isinstance(module, Int4Linear):
+                total += module.nbytes
+            elif isinstance(module, nn.Linear):
+                total += module.weight.nbytes
+        return total
+
+    def backend_counts(self) -> dict[str, int]:
+        """How many linears run on each backend."""
+        return dict(Counter(b for layer in self.backends for b in layer.values()))
+
+
+def build_river(
+    adapter: BackboneAdapter,
+    config: QuantConfig,
+    fingerprint: str,
+    *,
+    cache: Path | None = None,
+    kernels: bool = True,
+) -> RiverLayers:
+    """Builds the river of a backbone.
+
+    Args:
+        adapter: the backbone; not changed.
+        config: quantizer and group size, or no quantization (copied linears).
+        fingerprint: hash of the backbone's weights, key of the packed weights on disk.
+        cache: root of the cache; None: the user's.
+        kernels: False: dequantized copies everywhere (the numerics oracle).
+
+    Raises:
+        UserError: a linear that cannot be quantized.
+    """
+    if isinstance(config, NoQuantConfig):
+        return _copied(adapter)
+    weights = quantized_layers(adapter, config, fingerprint, cache)
+    obstacle = (
+        _obstacle(adapter, weights, config.group_size) if kernels else "dequantized on request"
+    )
+    if obstacle is not None:
+        if kernels:
+            print(
+                f"river_llm: NO 4-BIT KERNEL: {obstacle}; the river runs on dequantized copies, "
+                "right in value but neither smaller nor faster than the backbone",
+                file=sys.stderr,
+            )
+        return _dequantized(adapter, weights)
+    return _packed(adapter, weights)
+
+
+def _obstacle(adapter: BackboneAdapter, weights: list[LayerWeights], group_size: int) -> str | None:
+    """First reason against the kernel; one backend for the whole river keeps timings clear."""
+    for layer in weights:
+        for weight in layer.values():
+            reason = kernel_obstacle(
+                adapter.dtype, adapter.device, weight.codes.shape[0], group_size
+            )
+            if reason is not None:
+                return reason
+    return None
+
+
+def _packed(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayers:
+    # Every layer of a known architecture has the same shapes: one scratch matrix a name.
+    scratch = {name: torch.empty_like(m.weight) for name, m in adapter.linears(0).items()}
+
+    def packed(layer: int) -> Callable[[str], nn.Module]:
+        linears = adapter.linears(layer)
+        return lambda name: Int4Linear(weights[layer][name], linears[name].bias)
+
+    def over_scratch(layer: int) -> Callable[[str], nn.Module]:
+        linears = adapter.linears(layer)
+        return lambda name: _dense(scratch[name], linears[name].bias)
+
+    layers = [adapter.rebuild_layer(n, packed(n)) for n in range(adapter.num_layers)]
+    wide = [adapter.rebuild_layer(n, over_scratch(n)) for n in range(adapter.num_layers)]
+    return RiverLayers(layers, _same_backend(adapter, "int4_cpu"), wide)
+
+
+def _dequantized(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayers:
+    def dense(layer: int) -> Callable[[str], nn.Module]:
+        linears = adapter.linears(layer)
+        return lambda name: _dense(
+            weights[layer][name].dequantize(adapter.dtype), linears[name].bias
+        )
+
+    layers = [adapter.rebuild_layer(n, dense(n)) for n in range(adapter.num_layers)]
+    return RiverLayers(layers, _same_backend(adapter, "dequantized"))
+
+
+def _copied(adapter: BackboneAdapter) -> RiverLayers:
+    def copied(layer: int) -> Callable[[str], nn.Module]:
+        linears = adapter.linears(layer)
+        return lambda name: copy.deepcopy(linears[name])
+
+    layers = [adapter.rebuild_layer(n, copied(n)) for n in range(adapter.num_layers)]
+    return RiverLayers(layers, _same_backend(adapter, "copied"))
+
+
+def _same_backend(adapter: BackboneAdapter, backend: Backend) -> list[dict[str, Backend]]:
+    return [dict.fromkeys(adapter.linears(n), backend) for n in range(adapter.num_layers)]
+
+
+def _dense(weight: torch.Tensor, bias: nn.Parameter | None) -> nn.Linear:
+    """A linear over a given weight, without initializing one first."""
+    rows, columns = weight.shape
+    linear = nn.Linear(columns, rows, bias=False, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    linear.register_parameter("bias", bias)
+    return linear

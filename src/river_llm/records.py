@@ -1,0 +1,182 @@
+"""What a run leaves on disk: one folder, appended sample by sample. Keys: docs/records.md."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+
+from river_llm.errors import UserError
+
+FinishReason = Literal["eos", "stop", "length"]
+"""Why a text ended: an end-of-text token, a stop string, or the budget used up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleRecord:
+    """One line of samples.jsonl.
+
+    Attributes:
+        id, index: of the sample in its task.
+        prompt_hash: of the prompt's token ids.
+        prompt_tokens: length of the prompt.
+        completion: returned text.
+        token_ids: every generated id, the one that ended the text included.
+        extracted: the answer or program that was graded.
+        correct: verdict; None: not graded.
+        detail: what else the grader says.
+        finish_reason: see :data:`FinishReason`.
+        tokens_timed: generated tokens; tokens_kept: those of the returned text.
+        prefill_seconds, decode_seconds: wall clock; decode_seconds holds tokens_timed - 1 steps.
+        prefill_depth: backbone layers of the prefill.
+        exit_depths: one per decode step.
+        exit_scores: score at the last test of each step; None when the depth was planned.
+        commit: of the code that generated the sample.
+    """
+
+    id: str
+    index: int
+    prompt_hash: str
+    prompt_tokens: int
+    completion: str
+    token_ids: list[int]
+    extracted: str | None
+    correct: bool | None
+    detail: dict[str, Any]
+    finish_reason: FinishReason
+    tokens_timed: int
+    tokens_kept: int
+    prefill_seconds: float
+    decode_seconds: float
+    prefill_depth: int
+    exit_depths: list[int]
+    exit_scores: list[float | None]
+    commit: str | None
+
+
+class RunFolder:
+    """The folder of one run.
+
+    Args:
+        path: `<output>/runs/<exp>/<model>/<method>-<identity>`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.samples_path = path / "samples.jsonl"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keeps a second process out for as long as the block runs.
+
+        Raises:
+            UserError: another process works in this folder, or it cannot be written.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            lock = (self.path / ".lock").open("a")
+        except OSError as error:
+            raise UserError(
+                f"cannot write the run folder {self.path}: {error.strerror}; "
+                "give another one with output.dir="
+            ) from error
+        with lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(
+                    f"another process works in {self.path}: wait for it, or stop it"
+                ) from error
+            yield
+
+    def samples(self) -> list[SampleRecord]:
+        """The finished samples in the order of the file; half a last line is left out.
+
+        Raises:
+            UserError: a line that is no sample record (file and line number).
+        """
+        if not self.samples_path.exists():
+            return []
+        names = {item.name for item in fields(SampleRecord)}
+        records = []
+        complete = self.samples_path.read_bytes().rpartition(b"\n")[0]
+        for number, line in enumerate(complete.split(b"\n"), start=1):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict) or set(row) != names:
+                if not complete:
+                    break
+                raise UserError(
+                    f"{self.samples_path}, line {number}: not a sample record of this version; "
+                    "move the folder away to start anew"
+                )
+            records.append(SampleRecord(**row))
+        return records
+
+    def drop_half_line(self) -> None:
+        """Cuts off what a killed process left behind the last complete line."""
+        if not self.samples_path.exists():
+            return
+        content = self.samples_path.read_bytes()
+        keep = content.rfind(b"\n") + 1
+        if keep != len(content):
+            os.truncate(self.samples_path, keep)
+
+    def append(self, record: SampleRecord) -> None:
+        """Adds a finished sample; it is on disk when this returns."""
+        line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False)
+        with self.samples_path.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def rewrite(self, records: list[SampleRecord]) -> None:
+        """Replaces samples.jsonl as a whole (new verdicts on stored completions)."""
+        lines = [json.dumps(asdict(r), ensure_ascii=False, allow_nan=False) for r in records]
+        _write_text(self.samples_path, "".join(line + "\n" for line in lines))
+
+    def read_json(self, name: str) -> Any:
+        """Content of a JSON file of the run; None where it is not there."""
+        path = self.path / name
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        except ValueError as error:
+            raise UserError(f"{path} is not readable ({error}): delete it, it is made anew") from (
+                error
+            )
+
+    def write_json(self, name: str, content: Mapping[str, Any] | list[Any]) -> None:
+        """Writes a JSON file as a whole; NaN is refused."""
+        _write_text(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+    def write_text(self, name: str, content: str) -> None:
+        """Writes a text file as a whole."""
+        _write_text(self.path / name, content)
+
+    def write_steps(self, records: list[SampleRecord]) -> None:
+        """Makes steps.parquet, one row per decode step, from samples.jsonl's records."""
+        rows = [
+            {"id": r.id, "step": step, "depth": depth, "score": score}
+            for r in records
+            for step, (depth, score) in enumerate(zip(r.exit_depths, r.exit_scores, strict=True))
+        ]
+        frame = pd.DataFrame(rows, columns=["id", "step", "depth", "score"])
+        frame = frame.astype({"step": "int32", "depth": "int16", "score": "float64"})
+        temporary = self.path / ".steps.parquet.new"
+        frame.to_parquet(temporary, index=False)
+        temporary.replace(self.path / "steps.parquet")
+
+
+def _write_text(path: Path, text: str) -> None:
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(text, encoding="utf-8")
+    temporary.replace(path)

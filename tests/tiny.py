@@ -1,0 +1,93 @@
+"""Tiny random models and the arms built on them, for tests in float32."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedModel,
+    Qwen2Config,
+    Qwen3Config,
+)
+
+from river_llm.cache import SlotCache
+from river_llm.config import NoQuantConfig, QuantConfig, RtnInt4Config
+from river_llm.decoding import Decoder
+from river_llm.engine.eager import EagerExecutor
+from river_llm.engine.weights import Layers, ResidentLayers
+from river_llm.exits import Criterion
+from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.loading import weights_fingerprint
+from river_llm.quant.river import build_river
+
+KINDS = ("llama", "llama_bias", "qwen2", "qwen3")
+LAYERS = 5
+VOCAB = 97
+SLOTS = 96
+PROMPT = [5, 9, 31, 7, 2, 88, 40]
+OTHER_PROMPT = [3, 17, 60, 61]
+
+QUANT = RtnInt4Config(group_size=32)
+COPIED = NoQuantConfig()
+
+
+def tiny_model(kind: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A seeded random model of 5 layers with 4 query and 2 key/value heads.
+
+    Norm weights and biases are random too, so that a norm or bias that is left out shows.
+    """
+    torch.manual_seed(0)
+    sizes = {
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 256,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+        "initializer_range": 0.3,
+    }
+    config = {
+        "llama": lambda: LlamaConfig(**sizes, tie_word_embeddings=True),
+        "llama_bias": lambda: LlamaConfig(**sizes, attention_bias=True, mlp_bias=True),
+        "qwen2": lambda: Qwen2Config(**sizes),
+        "qwen3": lambda: Qwen3Config(**sizes, head_dim=32, attention_bias=True),
+    }[kind]()
+    model = AutoModelForCausalLM.from_config(config).eval()
+    for name, parameter in model.named_parameters():
+        if name.endswith("bias") or "norm" in name:
+            nn.init.normal_(parameter, 1.0 if "norm" in name else 0.0, 0.2)
+    return model.to(dtype)
+
+
+def make_executor(
+    model: PreTrainedModel,
+    criterion: Criterion,
+    cache_root,
+    quant: QuantConfig = QUANT,
+    batch: int = 1,
+    slots: int = SLOTS,
+) -> tuple[EagerExecutor, SlotCache]:
+    """An executor with a river, and its cache."""
+    adapter = BackboneAdapter(model)
+    river: Layers = build_river(
+        adapter, quant, weights_fingerprint(model), cache=cache_root, kernels=False
+    )
+    cache = SlotCache(
+        LAYERS, batch, adapter.kv_heads, slots, adapter.head_dim, adapter.dtype, adapter.device
+    )
+    backbone = ResidentLayers(adapter.layers)
+    return EagerExecutor(adapter, cache, criterion, backbone, river), cache
+
+
+def run(decoder: Decoder, prompts: list[list[int]], count: int):
+    """Generates `count` tokens: (tokens per row, logits [B, count, V], decode depths)."""
+    outputs = [decoder.prefill(prompts)] + [decoder.step() for _ in range(count - 1)]
+    tokens = [[out.tokens[row][0] for out in outputs] for row in range(len(prompts))]
+    logits = torch.cat([out.logits for out in outputs], dim=1)
+    return tokens, logits, [out.trace.depth for out in outputs[1:]]
