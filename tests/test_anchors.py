@@ -8,6 +8,7 @@ mechanism broken show that the tests can fail.
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -328,7 +329,7 @@ def test_exit_depth_is_the_first_where_the_cosine_exceeds_tau(rivers):
         for n in range(LAYERS - 1)
     ]
     order = sorted(cosines)
-    for tau in [(a + b) / 2 for a, b in zip(order, order[1:], strict=False)]:
+    for tau in [(a + b) / 2 for a, b in itertools.pairwise(order)]:
         depth = next(n + 1 for n, cosine in enumerate(cosines) if cosine > tau)
         trace = river(model, Similarity(LAYERS, tau), rivers).prefill([PROMPT]).trace
         assert (trace.depth, trace.fired) == (depth, True)

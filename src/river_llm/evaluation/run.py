@@ -226,8 +226,8 @@ def _fidelity(
 def _header(run: Run) -> dict[str, Any]:
     config = run.config
     settings: dict[str, Any] = {
-        **run.settings["exp"],
-        **run.settings["model"],
+        **{key: value for key, value in run.settings["exp"].items() if key != "name"},
+        "dtype": config.model.dtype,
         "engine": config.engine.name,
         "prefill": "backbone",
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 from tqdm import tqdm
 
@@ -79,7 +80,7 @@ def complete_samples(
     folder.drop_half_line()
     records = folder.samples()[: len(prompts)]
     missing = prompts[len(records) :]
-    bar: tqdm[None] = tqdm(total=len(prompts), initial=len(records), desc=title, unit="sample")
+    bar: tqdm[NoReturn] = tqdm(total=len(prompts), initial=len(records), desc=title, unit="sample")
     with bar:
         for prompt in missing:
             record = _run_sample(prompt, decoder, model, task, rules, commit, bar)
@@ -96,7 +97,7 @@ def _run_sample(
     task: Task,
     rules: StopRules,
     commit: str | None,
-    bar: tqdm[None],
+    bar: tqdm[NoReturn],
 ) -> SampleRecord:
     decoder.executor.criterion.begin_sample(prompt.sample.id)
     result = Generation()

@@ -123,7 +123,7 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
         name, parameter = item
         head = f"{name} {parameter.dtype} {tuple(parameter.shape)}"
         raw = parameter.detach().cpu().contiguous().view(torch.uint8).numpy()
-        content = hashlib.sha256(memoryview(raw).cast("B")).digest()
+        content = hashlib.sha256(raw.tobytes()).digest()
         return hashlib.sha256(head.encode() + content).hexdigest()
 
     # hashlib releases the interpreter lock, so threads share the work.

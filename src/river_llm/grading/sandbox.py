@@ -1,0 +1,241 @@
+"""Run an untrusted program with its tests in a process that is limited, watched and killed.
+
+HumanEval's convention: the program, then the test, which defines ``check``, then
+``check(entry_point)``.
+
+What the level ``process`` does: a fresh isolated interpreter in an empty temporary directory with a
+scrubbed environment, no stdin, closed descriptors and discarded output; limits on CPU time, address
+space (4 GiB), file size, number of processes and core files; a deadline on the wall clock; a
+session of its own, and when the verdict is known everything the program started is killed, also
+what it moved to other sessions. A program passes only if a fresh random token is written behind the
+last assertion: an exit status 0, ``os._exit(0)`` or a printed word prove nothing.
+
+What it does NOT contain (so run it only on programs that you would run yourself, or inside a
+container of your own):
+
+* the file system: the program can read, change and delete everything that this user can;
+* the network: it can connect to anything;
+* other processes: it can signal this user's processes, the one that evaluates it included;
+* memory and disk in sum: limits hold per process and per file; the process limit does not apply
+  to root; a program that kills its supervisor can leave processes behind;
+* a program written to forge the verdict: it runs in the interpreter that holds the token.
+"""
+
+import contextlib
+import json
+import logging
+import math
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from river_llm.errors import UserError
+
+LEVELS = ("auto", "process")
+Status = Literal["passed", "failed", "timeout", "error"]
+
+_RUNNER = Path(__file__).with_name("sandbox_runner.py")
+_START_SECONDS = 120.0  # for the interpreter, on a busy machine
+_CLEANUP_SECONDS = 15.0
+_REPORT_BYTES = 65536
+_logger = logging.getLogger(__name__)
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True)
+class ExecutionResult:
+    """Verdict on one program.
+
+    Attributes:
+        status: ``passed``; ``failed`` (the program's fault: wrong, exception, syntax error, exit,
+            memory); ``timeout``; ``error`` (the harness's fault: says nothing about the program).
+        detail: One line with the reason; empty for a pass.
+    """
+
+    status: Status
+    detail: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the program passed its tests."""
+        return self.status == "passed"
+
+
+def run_program(
+    program: str, test: str, entry_point: str, timeout_s: float, level: str = "auto"
+) -> ExecutionResult:
+    """Run a program against its test. May be called from several threads.
+
+    Args:
+        program: Python source, for example of ``humaneval.extract_program``.
+        test: Python source that defines ``check(candidate)``.
+        entry_point: Name in the program that is handed to ``check``.
+        timeout_s: Limit in seconds of wall-clock time, from the start of the program (the start
+            of the interpreter not counted).
+        level: How the process is contained: ``"process"``, or ``"auto"`` for the strongest level
+            that works here.
+
+    Raises:
+        UserError: Unknown level; a timeout that is not a positive number; no POSIX system.
+    """
+    if level not in LEVELS:
+        raise UserError(f"unknown sandbox level {level!r}; choose one of {', '.join(LEVELS)}")
+    if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
+        raise UserError(f"the sandbox's timeout must be a positive number, not {timeout_s!r}")
+    if not hasattr(os, "fork"):
+        raise UserError(f"programs cannot be run on {sys.platform}; grade them on a POSIX system")
+    request = {
+        "program": program,
+        "test": test,
+        "entry_point": entry_point,
+        "timeout_s": float(timeout_s),
+    }
+    try:
+        return _run(request)
+    except OSError as error:
+        return ExecutionResult("error", f"the sandbox cannot be set up: {error}")
+
+
+def check_sandbox(timeout_s: float = 30.0, level: str = "auto") -> None:
+    """Refuse to score with a sandbox that does not tell a right program from a wrong one.
+
+    Call it once before a run: on a machine where nothing can be executed every program would fail,
+    and with tests that never run every program would pass.
+
+    Raises:
+        UserError: The right solution of a toy task did not pass, or the wrong one did not fail.
+    """
+    test = "def check(candidate):\n    assert candidate(2) == 4\n"
+    for body, expected in (("x * x", "passed"), ("x * 3", "failed")):
+        program = f"def square(x):\n    return {body}\n"
+        result = run_program(program, test, "square", timeout_s, level)
+        if result.status != expected:
+            raise UserError(
+                f"the sandbox does not work here: a toy program that must be {expected} was "
+                f"{result.status} ({result.detail or 'no detail'}); see what {sys.executable} -I "
+                "cannot do, or leave exp.allow_code_execution off"
+            )
+
+
+def _run(request: dict[str, Any]) -> ExecutionResult:
+    with (
+        tempfile.TemporaryDirectory(prefix="river-llm-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryFile() as stdin,
+        tempfile.TemporaryFile() as stderr,
+    ):
+        stdin.write(json.dumps(request).encode("ascii"))
+        stdin.seek(0)
+        read_end, write_end = os.pipe()
+        try:
+            try:
+                supervisor = subprocess.Popen(
+                    [sys.executable, "-I", str(_RUNNER), str(write_end)],
+                    stdin=stdin,
+                    stdout=subprocess.DEVNULL,
+                    stderr=stderr,
+                    cwd=scratch,
+                    env=_environment(scratch),
+                    pass_fds=(write_end,),
+                    start_new_session=True,
+                )
+            finally:
+                os.close(write_end)
+            return _verdict(supervisor, read_end, stderr, request["timeout_s"])
+        finally:
+            os.close(read_end)
+
+
+def _environment(scratch: str) -> dict[str, str]:
+    """All that a program sees of the environment; threads of numeric libraries cost memory."""
+    return {
+        "PATH": os.defpath,
+        "LANG": "C.UTF-8",
+        "HOME": scratch,
+        "TMPDIR": scratch,
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+    }
+
+
+def _verdict(
+    supervisor: subprocess.Popen[bytes], channel: int, stderr: IO[bytes], timeout_s: float
+) -> ExecutionResult:
+    """Read the supervisor's reports until it ends, and end it if it does not."""
+    started: int | None = None
+    verdict: ExecutionResult | None = None
+    in_time = False
+    try:
+        for report in _reports(channel, timeout_s):
+            if "started" in report:
+                started = report["started"]
+                _warn(report["refused"])
+            else:
+                verdict = ExecutionResult(report["status"], report["detail"])
+        in_time = True
+    except TimeoutError:
+        pass
+    finally:
+        _end(supervisor, started)
+    if verdict is not None:
+        return verdict
+    if started is not None:
+        if in_time:
+            return ExecutionResult("failed", "the program ended its supervisor")
+        return ExecutionResult("timeout", "the program stopped its supervisor")
+    stderr.seek(0)
+    lines = stderr.read(_REPORT_BYTES).decode(errors="replace").strip().splitlines()
+    reason = lines[-1] if lines else f"exit status {supervisor.returncode}"
+    return ExecutionResult("error", f"the sandbox's interpreter did not start: {reason}")
+
+
+def _end(supervisor: subprocess.Popen[bytes], program: int | None) -> None:
+    """Let the supervisor clean up if it still can (after Ctrl-C, say), then kill what is left."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        if supervisor.poll() is None:
+            supervisor.terminate()
+            supervisor.send_signal(signal.SIGCONT)
+        supervisor.wait(_CLEANUP_SECONDS)
+    for group in (supervisor.pid, program):
+        if group is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(group, signal.SIGKILL)
+    supervisor.wait()
+
+
+def _reports(channel: int, timeout_s: float) -> Iterator[dict[str, Any]]:
+    """JSON lines up to the end of the stream.
+
+    Raises:
+        TimeoutError: The supervisor outlived all that it is allowed.
+    """
+    received = b""
+    deadline = time.monotonic() + _START_SECONDS
+    with selectors.DefaultSelector() as selector:
+        selector.register(channel, selectors.EVENT_READ)
+        while True:
+            if not selector.select(max(0.0, deadline - time.monotonic())):
+                raise TimeoutError
+            part = os.read(channel, 4096)
+            if not part:
+                return
+            *lines, received = (received + part).split(b"\n")
+            for report in map(json.loads, lines):
+                if "started" in report:
+                    deadline = time.monotonic() + timeout_s + _CLEANUP_SECONDS
+                yield report
+
+
+def _warn(refused: list[str]) -> None:
+    """Say once per process which limits the system did not grant."""
+    for reason in refused:
+        if reason not in _warned:
+            _warned.add(reason)
+            _logger.warning("the sandbox runs without a limit: %s", reason)

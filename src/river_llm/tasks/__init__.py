@@ -1,0 +1,52 @@
+"""Benchmarks by their key in ``exp=``."""
+
+from river_llm.errors import UserError
+from river_llm.tasks.base import FinishReason, Sample, Task, TaskSettings, Verdict
+from river_llm.tasks.gsm8k import Gsm8k
+from river_llm.tasks.gsm_mini import GsmMini
+from river_llm.tasks.humaneval import HumanEval
+from river_llm.tasks.math500 import Math500
+
+__all__ = ["TASKS", "FinishReason", "Sample", "Task", "TaskSettings", "Verdict", "build"]
+
+TASKS: dict[str, type[Task]] = {task.name: task for task in (Gsm8k, Math500, HumanEval, GsmMini)}
+
+
+def build(
+    name: str,
+    *,
+    fewshot: int,
+    fewshot_source: str,
+    data_path: str | None,
+    fewshot_path: str | None,
+    allow_code_execution: bool,
+    timeout_s: float,
+) -> Task:
+    """Builds a task and reads its exemplars; its problems are read by `Task.samples`.
+
+    Grading needs no exemplars: to grade stored completions, build with ``fewshot=0``.
+
+    Args:
+        name: a key of `TASKS`.
+        fewshot: number of worked exemplars before the question.
+        fewshot_source: ``own`` or ``train``.
+        data_path: local .jsonl or .jsonl.gz in place of the task's own source.
+        fewshot_path: local .jsonl or .jsonl.gz in place of the hub's train split.
+        allow_code_execution: permission to run generated programs.
+        timeout_s: limit for one generated program in seconds.
+
+    Raises:
+        UserError: unknown name, settings the task cannot serve, or unreadable exemplars.
+    """
+    if name not in TASKS:
+        raise UserError(f"exp={name!r}: unknown task; the tasks are {', '.join(TASKS)}")
+    return TASKS[name](
+        TaskSettings(
+            fewshot=fewshot,
+            fewshot_source=fewshot_source,
+            data_path=data_path,
+            fewshot_path=fewshot_path,
+            allow_code_execution=allow_code_execution,
+            timeout_s=timeout_s,
+        )
+    )

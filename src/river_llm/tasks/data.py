@@ -1,0 +1,147 @@
+"""Reading benchmark rows from the hub, a local file or the package, with every row checked."""
+
+import gzip
+import json
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from river_llm.errors import UserError
+
+_BOM = b"\xef\xbb\xbf"
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Row:
+    """The wanted columns of one row, and where it stands (for messages)."""
+
+    place: str
+    fields: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class HubSplit:
+    """One split of a data set on the Hugging Face hub."""
+
+    dataset: str
+    config: str | None
+    split: str
+
+    def __str__(self) -> str:
+        config = f"config {self.config}, " if self.config else ""
+        return f"{self.dataset} ({config}split {self.split})"
+
+
+def read_file(path: str, columns: Sequence[str]) -> list[Row]:
+    """Reads a local file with one JSON object per line, gzipped or not.
+
+    Raises:
+        UserError: no such file, damaged or empty; a row that is not a JSON object with these
+            columns as non-empty text (names the file and the 1-based line).
+    """
+    file = Path(path).expanduser()
+    if file.is_dir():
+        raise UserError(f"data file {path!r} is a folder; give the path of a .jsonl or .jsonl.gz")
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"data file {path!r} does not exist; check the path") from None
+    except OSError as error:
+        raise UserError(f"data file {path!r} cannot be read: {error.strerror}") from error
+    return _parse(content, path, columns)
+
+
+def read_packaged(filename: str, columns: Sequence[str]) -> list[Row]:
+    """Reads one of the files that this project ships in ``tasks/data``."""
+    content = (resources.files("river_llm.tasks") / "data" / filename).read_bytes()
+    return _parse(content, filename, columns)
+
+
+def read_hub(source: HubSplit, columns: Sequence[str]) -> list[Row]:
+    """Reads a split from the hub, or from the local cache of the `datasets` library.
+
+    Raises:
+        UserError: the hub is out of reach and the data set is not cached, or its rows lack a
+            column.
+    """
+    # Imported here: slow, and needed neither for local files nor for the embedded sets.
+    from datasets import load_dataset
+
+    try:
+        records = load_dataset(source.dataset, source.config, split=source.split)
+    # The hub stack raises from datasets, huggingface_hub, its HTTP client and fsspec, which share
+    # no base class, and every one of them means that the rows cannot be had.
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(
+            f"data set {source} can be loaded neither from the hub nor from the local cache "
+            f"({reason[:200]}); give a local copy with data.path= (data.fewshot_path= for a train "
+            f"split), or use exp=gsm_mini or exp=humaneval, which need no hub"
+        ) from error
+    return check_records(records, str(source), columns)
+
+
+def check_records(records: Iterable[object], source: str, columns: Sequence[str]) -> list[Row]:
+    """Checks rows that are already parsed; places are 0-based row numbers of the source."""
+    rows = [_row(record, f"{source}, row {i}", columns) for i, record in enumerate(records)]
+    if not rows:
+        raise UserError(f"data set {source} has no rows")
+    return rows
+
+
+def check_unique(rows: Iterable[Row], column: str) -> None:
+    """Refuses rows that share an id, since records are matched by it."""
+    seen: dict[str, str] = {}
+    for row in rows:
+        key = row.fields[column]
+        if key in seen:
+            raise UserError(f"{row.place}: {column} {key!r} occurs already in {seen[key]}")
+        seen[key] = row.place
+
+
+def _parse(content: bytes, name: str, columns: Sequence[str]) -> list[Row]:
+    if content.startswith(_GZIP_MAGIC):
+        try:
+            content = gzip.decompress(content)
+        except (OSError, EOFError, zlib.error) as error:
+            raise UserError(f"data file {name!r} is damaged or cut off: {error}") from error
+    # Split as bytes: text lines would also break at U+2028 inside a JSON string.
+    lines = content.removeprefix(_BOM).split(b"\n")
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        place = f"{name}, line {number}"
+        try:
+            record = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError as error:
+            raise UserError(f"{place}: not UTF-8 text ({error.reason})") from error
+        except (ValueError, RecursionError) as error:
+            hint = (
+                "the file ends in the middle of this row; get a complete copy"
+                if number == len(lines)
+                else "one JSON object per line is expected"
+            )
+            raise UserError(f"{place}: not JSON ({error}); {hint}") from error
+        rows.append(_row(record, place, columns))
+    if not rows:
+        raise UserError(f"data file {name!r} is empty; one JSON object per line is expected")
+    return rows
+
+
+def _row(record: object, place: str, columns: Sequence[str]) -> Row:
+    if not isinstance(record, Mapping):
+        raise UserError(f"{place}: a {type(record).__name__}, where a JSON object is expected")
+    fields = {}
+    for column in columns:
+        if column not in record:
+            found = ", ".join(sorted(map(str, record))) or "none"
+            raise UserError(f"{place}: column {column!r} is missing (columns found: {found})")
+        value = record[column]
+        if not isinstance(value, str) or not value.strip():
+            raise UserError(f"{place}: column {column!r} is {value!r}, where text is expected")
+        fields[column] = value
+    return Row(place, fields)

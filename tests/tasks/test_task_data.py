@@ -1,0 +1,127 @@
+"""Reading rows: what is accepted, and what is refused with file and line."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from river_llm.errors import UserError
+from river_llm.tasks.data import check_records, check_unique, read_file
+
+GOOD = b'{"question": "2 + 2?", "answer": "#### 4"}'
+COLUMNS = ("question", "answer")
+
+
+def write(folder: Path, content: bytes, name: str = "rows.jsonl") -> str:
+    path = folder / name
+    path.write_bytes(content)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(GOOD + b"\n" + GOOD + b"\n", id="plain"),
+        pytest.param(GOOD + b"\n" + GOOD, id="no newline at the end"),
+        pytest.param(b"\xef\xbb\xbf" + GOOD + b"\n" + GOOD + b"\n", id="byte order mark"),
+        pytest.param(b"\n" + GOOD + b"\n\n  \n" + GOOD + b"\n\n", id="blank lines"),
+        pytest.param(GOOD + b"\r\n" + GOOD + b"\r\n", id="windows line ends"),
+        pytest.param(gzip.compress(GOOD + b"\n" + GOOD + b"\n"), id="gzip"),
+    ],
+)
+def test_accepted_forms_give_the_same_rows(tmp_path: Path, content: bytes) -> None:
+    rows = read_file(write(tmp_path, content), COLUMNS)
+    assert [dict(row.fields) for row in rows] == [{"question": "2 + 2?", "answer": "#### 4"}] * 2
+
+
+def test_unicode_line_separator_inside_a_string_does_not_split_the_row(tmp_path: Path) -> None:
+    record = {"question": "two\u2028lines", "answer": "x\u0085y"}
+    line = json.dumps(record, ensure_ascii=False).encode()
+    rows = read_file(write(tmp_path, line + b"\n"), COLUMNS)
+    assert [dict(row.fields) for row in rows] == [record]
+
+
+def test_only_the_wanted_columns_are_kept(tmp_path: Path) -> None:
+    path = write(tmp_path, b'{"question": "q", "answer": "a", "level": 3}\n')
+    assert dict(read_file(path, COLUMNS)[0].fields) == {"question": "q", "answer": "a"}
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "words"),
+    [
+        pytest.param(GOOD + b"\nnot json\n" + GOOD + b"\n", 2, "not JSON", id="not json"),
+        pytest.param(GOOD + b"\n\n\n{'question': 1}\n", 4, "not JSON", id="blank lines counted"),
+        pytest.param(b"\xef\xbb\xbfx\n", 1, "not JSON", id="after byte order mark"),
+        pytest.param(GOOD + b'\n{"question": "3 + ', 2, "ends in the middle", id="half last line"),
+        pytest.param(b"[1, 2]\n", 1, "list", id="a list"),
+        pytest.param(GOOD + b"\n" + GOOD + b"\n7\n", 3, "int", id="a number"),
+        pytest.param(b"null\n", 1, "NoneType", id="null"),
+        pytest.param(b"[" * 200_000 + b"\n", 1, "not JSON", id="nested without end"),
+        pytest.param(b'{"question": "q"}\n', 1, "'answer' is missing", id="column missing"),
+        pytest.param(b"{}\n", 1, "columns found: none", id="no columns"),
+        pytest.param(b'{"question": "q", "answer": 4}\n', 1, "'answer' is 4", id="not text"),
+        pytest.param(b'{"question": " ", "answer": "a"}\n', 1, "'question' is ' '", id="blank"),
+        pytest.param(b'{"question": null, "answer": "a"}\n', 1, "is None", id="null field"),
+        pytest.param(GOOD + b'\n{"question": "\xe4"}\n', 2, "not UTF-8", id="latin-1"),
+        pytest.param(gzip.compress(GOOD + b"\nx\n"), 2, "not JSON", id="inside gzip"),
+    ],
+)
+def test_bad_row_is_refused_with_file_and_line(
+    tmp_path: Path, content: bytes, line: int, words: str
+) -> None:
+    path = write(tmp_path, content)
+    with pytest.raises(UserError) as error:
+        read_file(path, COLUMNS)
+    message = str(error.value)
+    assert message.startswith(f"{path}, line {line}: ")
+    assert words in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "is empty", id="empty"),
+        pytest.param(b"\xef\xbb\xbf\n \n", "is empty", id="only blank lines"),
+        pytest.param(gzip.compress(b""), "is empty", id="empty gzip"),
+        pytest.param(gzip.compress(GOOD * 99)[:-20], "damaged or cut off", id="cut gzip"),
+        pytest.param(b"\x1f\x8b" + b"z" * 60, "damaged or cut off", id="not really gzip"),
+    ],
+)
+def test_bad_file_is_refused_by_name(tmp_path: Path, content: bytes, words: str) -> None:
+    path = write(tmp_path, content, "rows.jsonl.gz")
+    with pytest.raises(UserError, match=words) as error:
+        read_file(path, COLUMNS)
+    assert path in str(error.value)
+
+
+def test_missing_file_and_folder_are_refused_by_name(tmp_path: Path) -> None:
+    missing = str(tmp_path / "nowhere.jsonl")
+    with pytest.raises(UserError, match="does not exist") as error:
+        read_file(missing, COLUMNS)
+    assert missing in str(error.value)
+    with pytest.raises(UserError, match="is a folder"):
+        read_file(str(tmp_path), COLUMNS)
+
+
+def test_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path, GOOD + b"\n")
+    assert len(read_file("~/rows.jsonl", COLUMNS)) == 1
+
+
+def test_repeated_id_is_refused_with_both_places(tmp_path: Path) -> None:
+    lines = [json.dumps({"id": key}).encode() for key in ("a", "b", "a")]
+    path = write(tmp_path, b"\n".join(lines) + b"\n")
+    rows = read_file(path, ("id",))
+    check_unique(rows[:2], "id")
+    with pytest.raises(UserError) as error:
+        check_unique(rows, "id")
+    assert f"{path}, line 3" in str(error.value)
+    assert f"{path}, line 1" in str(error.value)
+
+
+def test_source_without_rows_is_refused() -> None:
+    with pytest.raises(UserError, match="toy has no rows"):
+        check_records([], "toy", COLUMNS)
