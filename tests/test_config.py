@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -235,7 +238,6 @@ def test_the_refusal_of_an_added_key_lists_the_known_ones():
         ("method.prefill=layer", "'layer'", "sequence, backbone"),
         ("method.pool=true", "True", "last, mean"),
         ("model.chat=null", "None", "auto, always, never"),
-        ("method.name=rivre", "'rivre'", "full_quant, no_exit, river"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(override: str, value: str, word: str):
@@ -275,7 +277,7 @@ def test_a_time_limit_must_be_above_zero(seconds: str):
 
 
 @pytest.mark.parametrize("group", ["data", "speedup", "fidelity", "resume", "output"])
-@pytest.mark.parametrize("value", ["null", "3", "[1]"])
+@pytest.mark.parametrize("value", ["null", "3"])
 def test_a_group_that_is_no_group_is_refused(group: str, value: str):
     assert f"{group} must be a group of settings" in refusal(f"{group}={value}")
 
@@ -297,7 +299,9 @@ def test_a_missing_value_says_how_to_give_it(overrides: list[str], key: str):
 @pytest.mark.parametrize(
     "overrides",
     [
+        ["method.name=rivre"],
         ["method.name=[river]"],
+        ["data=[1]"],
         ["criterion.name={a: 1}"],
         ["exp=null"],
         ["criterion=null"],
@@ -305,7 +309,6 @@ def test_a_missing_value_says_how_to_give_it(overrides: list[str], key: str):
         ["foo"],
         ["criterion.tau=0.5,0.7"],
         ["criterion.tau=${nosuch}"],
-        ["exp=[gsm8k,math]"],
         ["hydra/launcher=nosuch"],
         ["~nosuch"],
         ["exp@somewhere=math"],
@@ -401,10 +404,16 @@ LAYERS = 30
 RESOLVED = {"data": "d0", "first_prompt": "p0", "weights": "w0", "device": "cpu", "chat": True}
 FIXED = ["criterion=fixed", "criterion.depth=3"]
 BACKBONE = ["method.prefill=backbone"]
+ZERO_SHOT = ["exp=gsm8k", "exp.fewshot=0"]
+
+
+@functools.cache
+def composed(*overrides: str) -> RunConfig:
+    return load_config(overrides)
 
 
 def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
-    return identity(load_config(overrides), layers=LAYERS, resolved=resolved or RESOLVED)
+    return identity(composed(*overrides), layers=LAYERS, resolved=resolved or RESOLVED)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +463,7 @@ def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
     ],
 )
 def test_equal_computations_have_equal_identity(one: list[str], other: list[str]):
-    assert load_config(one) != load_config(other) or one != other
+    assert one != other
     assert key(one) == key(other)
 
 
@@ -519,7 +528,7 @@ def test_what_settings_came_to_changes_the_identity(changed: dict[str, Any]):
 
 
 def test_max_depth_counts_by_the_models_own_depth():
-    config, other = load_config(["criterion.max_depth=20"]), load_config([])
+    config, other = composed("criterion.max_depth=20"), composed()
 
     def equal(layers: int) -> bool:
         return identity(config, layers=layers, resolved=RESOLVED) == identity(
@@ -529,7 +538,7 @@ def test_max_depth_counts_by_the_models_own_depth():
     assert [equal(layers) for layers in (16, 20, 21, 30)] == [True, True, False, False]
 
 
-@pytest.mark.parametrize("overrides", DIFFERENT[:8])
+@pytest.mark.parametrize("overrides", DIFFERENT[:4])
 def test_the_identity_is_12_hexadecimal_digits(overrides: list[str]):
     digits = key(overrides)
     assert len(digits) == 12
@@ -544,17 +553,14 @@ def test_the_order_of_overrides_changes_nothing():
 
 @pytest.mark.parametrize("method", ["no_exit", "full_quant", "river"])
 def test_every_run_is_compared_with_the_same_no_exit(method: str):
-    reference = load_config([f"method={method}", "criterion.tau=0.8"]).as_no_exit()
+    reference = composed(f"method={method}", "criterion.tau=0.8").as_no_exit()
     assert isinstance(reference.method, NoExitConfig)
     assert identity(reference, layers=LAYERS, resolved=RESOLVED) == key(["method=no_exit"])
 
 
 def test_a_configuration_survives_its_own_record():
-    import json
-    from dataclasses import asdict
-
-    for overrides in [*DIFFERENT, ["limit=5"], ["model.path=/x", "data.path=y.jsonl"]]:
-        config: RunConfig = load_config(overrides)
+    for overrides in [*DIFFERENT, ["limit=5"], ["model.path=elsewhere"]]:
+        config = composed(*overrides)
         assert parse(json.loads(json.dumps(asdict(config)))) == config
 
 

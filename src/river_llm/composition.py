@@ -30,7 +30,7 @@ def load_config(overrides: Sequence[str]) -> RunConfig:
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return typed(compose("config", list(overrides)))
-    except (HydraException, OmegaConfBaseException) as error:
+    except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_one_line(str(error))) from error
     finally:
         GlobalHydra.instance().clear()

@@ -265,7 +265,7 @@ def _read_union(kind: Any, value: Any, key: str) -> Any:
         return _read(inner, value, key)
     by_name = {typing.get_type_hints(o)["name"].__args__[0]: o for o in options}
     name = value.get("name") if isinstance(value, Mapping) else value
-    if name not in by_name:
+    if not isinstance(name, str) or name not in by_name:
         raise UserError(f"{key}={name!r} is unknown: choose one of {', '.join(sorted(by_name))}")
     return _read(by_name[name], value, key)
 

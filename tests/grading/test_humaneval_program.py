@@ -117,6 +117,11 @@ def test_statements_behind_the_function_stay(capsys: pytest.CaptureFixture[str])
     assert capsys.readouterr().out == "5\n"
 
 
+def test_continuation_wins_over_a_later_block() -> None:
+    text = f"{BODY}```\nor, wrong:\n```python\ndef total(xs):\n    return 0\n```"
+    assert load(text)["total"]([1, 2]) == 5
+
+
 def test_marker_inside_a_string_is_part_of_the_program() -> None:
     assert load('    return "<|im_end|>" "</s>"\n<|im_end|>')["total"]([]) == "<|im_end|></s>"
 

@@ -331,13 +331,16 @@ def test_worker_that_cannot_start_is_a_loud_error(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_starts_a_worker_of_its_own() -> None:
     assert answers_equal(r"4\pi", r"\pi \cdot 4")
+    worker = math_process.shared._child
     child = os.fork()
     if child == 0:
-        right = answers_equal(r"6\pi", r"\pi \cdot 6") and not answers_equal("2x", "x")
+        right = math_process.shared._child is None
+        right = right and answers_equal(r"6\pi", r"\pi \cdot 6") and not answers_equal("2x", "x")
         math_process.shared.close()
         os._exit(0 if right else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert answers_equal(r"5\pi", r"\pi \cdot 5")  # the parent's still answers the parent
+    assert answers_equal(r"5\pi", r"\pi \cdot 5")
+    assert math_process.shared._child is worker  # the same as before
 
 
 def test_worker_ends_with_its_parent_handle() -> None:

@@ -89,12 +89,19 @@ def test_fault_of_the_program_is_failed(program: str, detail: str) -> None:
         "print('passed', flush=True)\nimport os\nos._exit(0)",
         WRITES_EVERYWHERE,
         "import os\nos.closerange(0, 100)\n" + RIGHT,
-        "import os, signal\nos.kill(os.getppid(), signal.SIGKILL)\n",
     ],
 )
 def test_exit_or_printed_word_is_no_pass_and_ends_nothing_else(program: str) -> None:
     assert run(program).status == "failed"
     assert run(RIGHT).passed
+
+
+def test_program_that_kills_its_supervisor_has_failed_and_does_not_live_on() -> None:
+    program = "import os, signal, time\nos.kill(os.getppid(), signal.SIGKILL)\ntime.sleep(600)\n"
+    for _ in range(20):  # at whatever moment the supervisor is hit
+        begin = time.monotonic()
+        assert run(program) == ExecutionResult("failed", "the program ended its supervisor")
+        assert time.monotonic() - begin < 10.0
 
 
 @pytest.mark.parametrize(
@@ -163,7 +170,11 @@ def test_nothing_lives_on_when_the_harness_itself_is_ended(
             f"run_program({program!r}, {TEST!r}, 'square', 60.0)",
         ],
         stderr=subprocess.DEVNULL,
-        env={**os.environ, "PYTHONPATH": str(Path(river_llm.__file__).parents[1])},
+        env={
+            **os.environ,
+            "PYTHONPATH": str(Path(river_llm.__file__).parents[1]),
+            "TMPDIR": str(tmp_path),  # a killed harness cannot remove its folder
+        },
     )
     deadline = time.monotonic() + 30.0
     while not (pids.exists() and len(pids.read_text().split()) == 2):

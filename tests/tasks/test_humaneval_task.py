@@ -141,7 +141,7 @@ def test_fault_of_the_sandbox_stops_the_run(data: str, monkeypatch: pytest.Monke
     broken = ExecutionResult("error", "no process could be started")
     monkeypatch.setattr(humaneval, "run_program", lambda *args, **options: broken)
     task = make(data_path=data, allow_code_execution=True)
-    with pytest.raises(RuntimeError, match=r"Toy/0.*no process could be started"):
+    with pytest.raises(UserError, match=r"Toy/0.*no process could be started"):
         task.grade(task.samples()[0], "    return 2 * x\n", "eos")
 
 

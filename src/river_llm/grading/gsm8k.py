@@ -1,4 +1,4 @@
-"""GSM8K: find the final number of a completion and compare it with the gold answer.
+r"""GSM8K: find the final number of a completion and compare it with the gold answer.
 
 Two readings are reported side by side. *Strict* takes the first complete number after the first
 ``####`` that introduces an answer. *Flexible* (:func:`extract_answer`) is strict where there is
@@ -7,14 +7,14 @@ string: ``$5,000.00`` is ``5000``.
 
 What counts as one complete number:
 
-* digits with or without thousands groups (``1,234``, LaTeX ``1{,}234``, ``1,\\!234``, no-break
+* digits with or without thousands groups (``1,234``, LaTeX ``1{,}234``, ``1,\!234``, no-break
   spaces). A run of digits and commas is one number only if the whole run is grouped in threes;
   otherwise it is a list: ``1,2,3`` is three numbers, ``100,200`` is 100200, ``100, 200`` is two;
 * a sign that belongs to the number: ``-3``, ``$-3``, ``+7``, all Unicode minus signs. A minus
   behind a digit or a closing bracket subtracts: ``10-3`` holds 10 and 3;
-* ``.5``, ``1.5e3``, ``1.5 \\times 10^{3}``, fractions ``3/4`` and ``\\frac{3}{4}``, mixed numbers
+* ``.5``, ``1.5e3``, ``1.5 \times 10^{3}``, fractions ``3/4`` and ``\frac{3}{4}``, mixed numbers
   ``1 3/4``; a trailing full stop, comma or ellipsis is punctuation;
-* a currency sign, a percent sign, a unit, ``**`` or ``\\boxed{}`` around it changes nothing: 35 %
+* a currency sign, a percent sign, a unit, ``**`` or ``\boxed{}`` around it changes nothing: 35 %
   is 35, because the gold answers of percent questions are bare numbers;
 * digits inside a word (``x2``, ``H2O``), subscripts and powers (``cm^2``) are no numbers. Ordinals
   (``3rd``) and coefficients (``2x``) are numbers only where there is nothing better.
@@ -156,15 +156,14 @@ def _introduces(between: str) -> bool:
 def _plain_text(text: str) -> str:
     """Bring minus signs, digits and thousands separators to one spelling."""
     text = re.sub(f"[{_MINUS_SIGNS}]", "-", text)
-    text = re.sub(r"[^\W\d_]|\d", _ascii_digit, text) if not text.isascii() else text
+    text = re.sub(r"\d", _ascii_digit, text) if not text.isascii() else text
     text = re.sub(r"\\([$%])", r"\1", text)
     # These separators are never used in a list, so they are read as commas inside a number.
     return re.sub(r"(?<=\d)(?:\{,\}|,?\\!\s*|\\,|[\u00a0\u2009\u202f])(?=\d{3}(?!\d))", ",", text)
 
 
 def _ascii_digit(match: re.Match[str]) -> str:
-    digit = unicodedata.decimal(match.group(), None)
-    return match.group() if digit is None else str(digit)
+    return str(unicodedata.decimal(match.group()))
 
 
 def _numbers(text: str) -> Iterator[_Number]:

@@ -1,4 +1,4 @@
-"""MATH: find the boxed answer of a completion and compare it with the gold answer.
+r"""MATH: find the boxed answer of a completion and compare it with the gold answer.
 
 Strings first: equal spellings are equal answers, whatever a parser thinks of them. Then numbers
 written in digits are compared exactly. Then lists, tuples, intervals and sets are taken apart and
@@ -7,11 +7,11 @@ deadline. Rulings on arguable points:
 
 * a bare list (``1, 2`` or "1 and 2") is unordered; ``(a,b)`` is ordered; a bare list against a
   tuple is compared in order, a bare list against a set without order; a tuple is never a set, a
-  closed interval never an open one. ``\\pm`` stands for two elements;
+  closed interval never an open one. ``\pm`` stands for two elements;
 * ``x = 5`` is 5 where only one side names the variable;
-* percent and currency signs, degrees and units are dropped: ``45\\%`` is 45 and not 0.45;
+* percent and currency signs, degrees and units are dropped: ``45\%`` is 45 and not 0.45;
 * a base suffix on one side only (``142_5`` against 142) is accepted if the question names the base;
-* ``2\\frac{1}{3}`` is the mixed number 7/3;
+* ``2\frac{1}{3}`` is the mixed number 7/3;
 * a decimal equals an exact value if the two agree to six digits and after rounding to six places
   (0.333333 is 1/3, 1.414 is not sqrt(2)); two decimals must be exactly equal;
 * text answers are compared as text, without case, blanks and punctuation.
@@ -56,9 +56,9 @@ _BASE_WORDS = {
 
 
 def extract_answer(completion: str) -> str | None:
-    """Return the content of the last ``\\boxed`` or ``\\fbox``.
+    r"""Return the content of the last ``\boxed`` or ``\fbox``.
 
-    Braces are counted, so nested ones stay whole. ``\\boxed 5`` is accepted. If the last box is
+    Braces are counted, so nested ones stay whole. ``\boxed 5`` is accepted. If the last box is
     empty or its brace is never closed (the text was cut) there is no answer: an earlier box was
     withdrawn by opening a new one.
 
@@ -129,7 +129,7 @@ def _group(text: str) -> str | None:
 
 
 def _bare_content(text: str) -> str:
-    """What stands behind ``\\boxed`` without a brace: up to the end of the formula, or one word."""
+    r"""What stands behind ``\boxed`` without a brace: up to the end of the formula, or one word."""
     line = text.split("\n", 1)[0]
     formula = re.match(r"(.*?)(?:\$|\\\)|\\\])", line)
     if formula is not None:

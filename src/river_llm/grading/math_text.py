@@ -69,11 +69,11 @@ class Answer:
 
 
 def normalize(text: str) -> Answer:
-    """Bring an answer to one spelling without changing its value.
+    r"""Bring an answer to one spelling without changing its value.
 
-    Dropped: math delimiters, an enclosing box, ``\\left``/``\\right``, sizes, spacing commands,
+    Dropped: math delimiters, an enclosing box, ``\left``/``\right``, sizes, spacing commands,
     currency and percent signs, degrees, units behind the value, a final full stop. Unified:
-    fractions (``\\frac12``, ``\\dfrac``), braces of one-token arguments (``x^2``), Unicode signs,
+    fractions (``\frac12``, ``\dfrac``), braces of one-token arguments (``x^2``), Unicode signs,
     thousands separators that cannot belong to a list, "and"/"or" as commas, mixed numbers.
     """
     tex = _unwrap(text.strip())
@@ -99,14 +99,14 @@ def normalize(text: str) -> Answer:
 
 
 def text_key(answer: Answer) -> str:
-    """Letters and digits alone: ``\\text{(C)}``, ``(C)`` and ``c`` are the same choice."""
+    r"""Letters and digits alone: ``\text{(C)}``, ``(C)`` and ``c`` are the same choice."""
     return re.sub(r"[\W_]", "", answer.key.casefold())
 
 
 def plain_value(answer: Answer) -> Fraction | None:
-    """Exact value of a number written in digits; None for everything else.
+    r"""Exact value of a number written in digits; None for everything else.
 
-    Integers (grouped in threes or not), decimals, ``a/b``, ``\\frac{a}{b}`` and a power of ten as
+    Integers (grouped in threes or not), decimals, ``a/b``, ``\frac{a}{b}`` and a power of ten as
     a factor.
     """
     text = answer.key
@@ -157,7 +157,7 @@ def _font(match: re.Match[str]) -> str:
 
 
 def _without_unit_text(tex: str) -> str:
-    """Drop the text behind a value: ``864 \\mbox{ inches}^2`` is 864."""
+    r"""Drop the text behind a value: ``864 \mbox{ inches}^2`` is 864."""
     match = _TRAILING_TEXT.search(tex)
     if match is None or match["unit"].strip() in {"i", "e"}:
         return tex
@@ -193,7 +193,7 @@ def _math_spelling(tex: str) -> str:
 
 
 def _braced_roots(tex: str) -> str:
-    """``sqrt(2(x+1))`` is ``\\sqrt{2(x+1)}``."""
+    r"""``sqrt(2(x+1))`` is ``\sqrt{2(x+1)}``."""
     while (root := re.search(r"\\sqrt\s*\(", tex)) is not None:
         depth = 1
         for index in range(root.end(), len(tex)):
@@ -208,7 +208,7 @@ def _braced_roots(tex: str) -> str:
 
 
 def _improper(match: re.Match[str]) -> str:
-    """``2\\frac{1}{3}`` is 7/3, also inside a product, where a parser would read 2 times 1/3."""
+    r"""``2\frac{1}{3}`` is 7/3, also inside a product, where a parser would read 2 times 1/3."""
     whole, numerator, denominator = (int(group) for group in match.groups())
     if numerator >= denominator:
         return match.group()  # not how mixed numbers are written

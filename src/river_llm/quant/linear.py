@@ -7,11 +7,12 @@ import functools
 import torch
 from torch import nn
 
-from river_llm.quant.grid import GroupedInt4
+from river_llm.quant.grid import LEVELS, GroupedInt4
 
 KERNEL_GROUP_SIZES = (32, 64, 128, 256)
 _ROW_MULTIPLE = 16
 _BLOCK = 64
+_CHUNK = 2**19
 
 
 def kernel_obstacle(
@@ -74,7 +75,7 @@ class Int4Linear(nn.Module):
         return out.view(*x.shape[:-1], self.out_features)
 
     def dequantize_into(self, out: torch.Tensor) -> None:
-        """Writes the bf16 weight matrix [N, K] that this linear stands for into `out`."""
+        """Writes the weight matrix [N, K] that this linear stands for into `out` (bf16)."""
         if self.out_features % _BLOCK or not blocked_layout():
             # Works for any packing: the kernel applied to the identity.
             identity = torch.eye(self.in_features, dtype=out.dtype)
@@ -84,28 +85,47 @@ class Int4Linear(nn.Module):
                 ).T
             )
             return
-        codes = unpack_blocked(self.packed, self.out_features, self.in_features)
-        scale, zero = self.scale_and_zero.transpose(0, 1).unbind(-1)
-        weight = GroupedInt4(codes, scale.contiguous(), zero.contiguous())
-        out.copy_(weight.dequantize(out.dtype))
+        dequantize_blocked(self.packed, self.scale_and_zero, out)
 
 
-def unpack_blocked(packed: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Codes uint8 [N, K] from the packing of the AVX-512 kernel.
+def dequantize_blocked(
+    packed: torch.Tensor, scale_and_zero: torch.Tensor, out: torch.Tensor
+) -> None:
+    """Writes the weights behind the packing of the AVX-512 kernel into `out`.
 
     There, each block of 64 rows is stored column after column as 32 bytes: row i of the block in
-    the low half-byte i, row i + 32 in the high one.
+    the low half of byte i, row i + 32 in the high half.
+
+    Args:
+        packed: uint8 [N, K / 2].
+        scale_and_zero: bf16 [K / group_size, N, 2].
+        out: bf16 [N, K].
     """
-    blocks = packed.view(rows // _BLOCK, columns, _BLOCK // 2)
-    codes = torch.cat((blocks & 15, blocks >> 4), dim=-1)
-    return codes.transpose(1, 2).reshape(rows, columns)
+    rows, columns = out.shape
+    groups, blocks = len(scale_and_zero), rows // _BLOCK
+    halves = packed.view(blocks, groups, columns // groups, _BLOCK // 2)
+    grid = scale_and_zero.view(groups, blocks, _BLOCK, 2).transpose(0, 1).unsqueeze(2)
+    target = out.view(blocks, _BLOCK, columns)
+    # A few blocks at a time, so that what lies between stays in the cache.
+    stride = max(1, _CHUNK // (_BLOCK * columns))
+    for first in range(0, blocks, stride):
+        part = slice(first, first + stride)
+        codes = torch.cat((halves[part] & 15, halves[part] >> 4), dim=-1)
+        centred = codes.to(out.dtype).sub_(LEVELS // 2)
+        scale, zero = grid[part].unbind(-1)
+        # One rounding: addcmul computes in float32.
+        weight = torch.addcmul(zero.contiguous(), centred, scale.contiguous(), out=centred)
+        target[part].copy_(weight.view(-1, columns, _BLOCK).transpose(1, 2))
 
 
 @functools.cache
 def blocked_layout() -> bool:
-    """Whether this machine's kernel packs as :func:`unpack_blocked` reads; tried out once."""
+    """Whether this machine's kernel packs as :func:`dequantize_blocked` reads; tried out once."""
     rows, columns = 2 * _BLOCK, 64
     codes = torch.arange(rows * columns, dtype=torch.int32).view(rows, columns)
-    codes = (codes * 7 + codes // 16) % 16
+    codes = (codes * 7 + codes // 16) % LEVELS
     packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
-    return bool((unpack_blocked(packed, rows, columns) == codes).all())
+    grid = torch.tensor([1.0, 0.0], dtype=torch.bfloat16).expand(2, rows, 2).contiguous()
+    out = torch.empty(rows, columns, dtype=torch.bfloat16)
+    dequantize_blocked(packed, grid, out)
+    return bool((out == codes - LEVELS // 2).all())

@@ -36,7 +36,9 @@ class HumanEval(Task):
                 f"exp.fewshot={settings.fewshot}: humaneval has 0 exemplars; set exp.fewshot=0"
             )
         if not (math.isfinite(settings.timeout_s) and settings.timeout_s > 0):
-            raise UserError(f"exp.timeout_s={settings.timeout_s}: must be a number of seconds above 0")
+            raise UserError(
+                f"exp.timeout_s={settings.timeout_s}: must be a number of seconds above 0"
+            )
         if settings.allow_code_execution:
             check_sandbox()
 
