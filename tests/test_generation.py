@@ -183,8 +183,11 @@ def test_every_step_is_seen_as_it_comes():
         (result.text, len(result.tokens), decoder.calls)
         for result in generate(decoder, PROMPT, StopRules(9, frozenset({EOS})), spell)
     ]
-    assert seen == [("The", 1, 1), ("The answer", 2, 2), ("The answer is", 3, 3)] + [
-        ("The answer is", 4, 4)
+    assert seen == [
+        ("The", 1, 1),
+        ("The answer", 2, 2),
+        ("The answer is", 3, 3),
+        ("The answer is", 4, 4),
     ]
 
 
@@ -245,9 +248,11 @@ def test_decoding_text_and_matching_stops_are_not_on_the_clock(monkeypatch):
 def test_what_the_caller_does_between_steps_is_not_on_the_clock(monkeypatch):
     clock = Clock(monkeypatch, [1.0, 1.0, 1.0])
     decoder = Scripted([1], [2], [EOS], clock=clock, device="cuda")
+    results = []
     for result in generate(decoder, PROMPT, StopRules(9, frozenset({EOS})), spell):
+        results.append(result)
         clock.now += 500.0
-    assert (result.prefill_seconds, result.decode_seconds) == (1.0, 2.0)
+    assert (results[-1].prefill_seconds, results[-1].decode_seconds) == (1.0, 2.0)
 
 
 def metaspace():
@@ -255,7 +260,8 @@ def metaspace():
     pieces = ["<unk>", "▁def", "▁f", "(x):", "\n", "▁▁▁", "▁return", "▁x", "▁", "▁hello", "w"]
     vocabulary = {piece: n for n, piece in enumerate(pieces)}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    return tokenizer, vocabulary
+    tokenizer.add_special_tokens(["<|turn|>"])
+    return tokenizer, vocabulary | {"<|turn|>": tokenizer.token_to_id("<|turn|>")}
 
 
 def metaspace_decoder():
@@ -266,20 +272,26 @@ def metaspace_decoder():
 
 def llama_decoder():
     tokenizer, vocabulary = metaspace()
-    tokenizer.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-        + [decoders.Strip(" ", 1, 0)]
-    )
+    parts = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    tokenizer.decoder = decoders.Sequence([*parts, decoders.Strip(" ", 1, 0)])
     return tokenizer, vocabulary
 
 
 @pytest.mark.parametrize("make", [metaspace_decoder, llama_decoder])
-@pytest.mark.parametrize("length", [3, 40], ids=["short prompt", "long prompt"])
-def test_leading_blanks_are_kept_with_a_sentencepiece_tokenizer(make, length):
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        ["▁def", "▁f", "(x):", "\n"],
+        ["▁def", "▁f", "(x):", "\n"] * 12,
+        ["<|turn|>", "▁hello", "<|turn|>", "<|turn|>"],
+    ],
+    ids=["short", "long", "ends in special tokens"],
+)
+def test_leading_blanks_are_kept_with_a_sentencepiece_tokenizer(make, prompt):
     tokenizer, ids = make()
-    prompt = [ids[p] for p in ("▁def", "▁f", "(x):", "\n")] * (length // 3)
+    prompt = [ids[p] for p in prompt]
     body = [ids[p] for p in ("▁▁▁", "▁return", "▁x")]
-    assert tokenizer.decode(body) == "   return x", "decoded alone a blank is lost"
+    assert tokenizer.decode(body) != "    return x", "decoded alone, blanks are lost"
     result = final(script(*body, EOS), prompt=prompt, decode=lambda i: tokenizer.decode(list(i)))
     assert result.text == "    return x"
     assert result.tokens_kept == 3

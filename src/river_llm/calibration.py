@@ -55,6 +55,7 @@ def measure_scores(
     """
     if not isinstance(recorder.executor.criterion, Similarity):
         raise TypeError("the recorder's executor needs a criterion with a score")
+    recorder.scores.clear()
     for prompt in tqdm(prompts, desc="measuring similarity", unit="prompt"):
         recorder.prefill([prompt])
         for _ in range(tokens):
@@ -90,4 +91,4 @@ def tau_for_mean_depth(scores: np.ndarray, depth: float) -> float:
             high = middle
     near = [candidates[max(low - 1, 0)], candidates[low]]
     best = min(near, key=lambda tau: abs(mean_depth(scores, tau) - depth))
-    return round(float(best), 4)
+    return float(best)

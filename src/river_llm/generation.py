@@ -145,6 +145,6 @@ def _first_stop(text: str, stop_strings: tuple[str, ...]) -> int | None:
 def _tokens_covering(result: Generation, length: int, completion: CompletionText) -> int:
     """The smallest number of tokens whose text holds the first `length` characters."""
     count = len(result.tokens)
-    while count and len(completion.of(result.tokens[: count - 1])) >= length:
+    while count and completion.of(result.tokens[: count - 1])[:length] == result.text:
         count -= 1
     return count

@@ -268,19 +268,14 @@ def test_forced_generate_restores_the_attention_after_an_error():
     assert adapter.model.config._attn_implementation == attention.NAME
 
 
-TRUNCATES = pytest.mark.xfail(
-    strict=True, reason="generate fills what the given configuration leaves open from the model's"
-)
-
-
 @pytest.mark.parametrize(
     "settings",
     [
         {"repetition_penalty": 1.7, "temperature": 0.3, "top_p": 0.5, "do_sample": True},
         {"suppress_tokens": [5], "no_repeat_ngram_size": 1, "max_length": 5},
-        pytest.param({"eos_token_id": 5}, marks=TRUNCATES),
-        pytest.param({"eos_token_id": [90, 5]}, marks=TRUNCATES),
-        pytest.param({"num_beams": 2}, marks=TRUNCATES),
+        {"eos_token_id": 5},
+        {"eos_token_id": [90, 5]},
+        {"num_beams": 2},
     ],
     ids=str,
 )

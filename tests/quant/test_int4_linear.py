@@ -101,6 +101,21 @@ def test_hand_packed_codes_are_unpacked(rows, chunk, monkeypatch):
     assert torch.equal(codes_behind(hand_packed(codes), rows, 96), codes)
 
 
+@pytest.mark.parametrize("group_size", [32, 64, 128, 256])
+@pytest.mark.parametrize("rows", [64, 192])
+@pytest.mark.parametrize("chunk", [1, 2**15, 2**19], ids=["a block", "two blocks", "all"])
+def test_hand_packed_weights_are_dequantized_in_one_rounding(group_size, rows, chunk, monkeypatch):
+    monkeypatch.setattr(linear, "_CHUNK", chunk)
+    weight = weight_of(rows, group_size)
+    grid = torch.stack((weight.scale.T, weight.zero.T), dim=-1).contiguous()
+    out = torch.full((rows, COLUMNS), torch.nan, dtype=torch.bfloat16)
+    dequantize_blocked(hand_packed(weight.codes), grid, out)
+    exact = (weight.codes.double() - 8).view(rows, -1, group_size) * weight.scale.double()[
+        ..., None
+    ] + weight.zero.double()[..., None]
+    assert torch.equal(out, exact.view(rows, COLUMNS).bfloat16())
+
+
 def test_the_trial_of_the_layout_says_whether_packed_codes_are_read_back():
     weight = weight_of(192, 32)
     packed = Int4Linear(weight, None).packed

@@ -191,6 +191,9 @@ class BackboneAdapter:
             return_dict_in_generate=True,
             pad_token_id=0,
         )
+        # A checkpoint's own settings (end tokens, beams, penalties) would fill what is left open.
+        own = self.model.generation_config
+        self.model.generation_config = GenerationConfig()
         self.model.set_attn_implementation("sdpa")
         try:
             out: Any = self.model.generate(
@@ -201,6 +204,7 @@ class BackboneAdapter:
             )
         finally:
             self.model.set_attn_implementation(attention.NAME)
+            self.model.generation_config = own
         return torch.cat(out.logits)
 
     def _check_updates(self) -> None:

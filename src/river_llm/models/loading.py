@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from river_llm.config import ModelConfig
@@ -55,9 +56,16 @@ def load_model(config: ModelConfig) -> LoadedModel:
     path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
     try:
         tokenizer = AutoTokenizer.from_pretrained(path)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=DTYPES[config.dtype])
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+        model, report = AutoModelForCausalLM.from_pretrained(
+            path, dtype=DTYPES[config.dtype], output_loading_info=True
+        )
+        # transformers goes on with random weights, or with a tokenizer that knows no token.
+        if report["missing_keys"]:
+            raise ValueError(f"the checkpoint lacks {sorted(report['missing_keys'])[0]}")
+        if not tokenizer("text", add_special_tokens=False)["input_ids"]:
+            raise ValueError("there is no tokenizer")
+    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+        reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"model.path={config.path} cannot be loaded ({reason}): give a hub id that this "
             "machine can reach (gated models need a token), a local folder with model.path=, or "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +18,7 @@ def encode_text(tokenizer: Any, text: str) -> list[int]:
 
 def encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
     """Chat messages through the tokenizer's template, ready for the assistant's turn."""
-    template = tokenizer.chat_template or ""
-    if "strftime_now" in template and "date_string" not in template:
-        print(
-            "river_llm: the chat template injects today's date and takes no date_string: "
-            "prompts will differ from day to day",
-            file=sys.stderr,
-        )
+    _check_date(tokenizer.chat_template or "")
     text = tokenizer.apply_chat_template(
         list(messages),
         tokenize=False,
@@ -32,6 +27,17 @@ def encode_chat(tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[i
     )
     # The template has written the special tokens already.
     return _one_bos(tokenizer, tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+@functools.cache
+def _check_date(template: str) -> None:
+    """Says, once per template, that its prompts change from day to day."""
+    if "strftime_now" in template and "date_string" not in template:
+        print(
+            "river_llm: the chat template injects today's date and takes no date_string: "
+            "prompts will differ from day to day",
+            file=sys.stderr,
+        )
 
 
 def _one_bos(tokenizer: Any, ids: Sequence[int]) -> list[int]:

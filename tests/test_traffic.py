@@ -1,0 +1,102 @@
+"""Bytes of a decode step, added up by hand for the tiny models."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from river_llm.config import NoQuantConfig, RtnInt4Config
+from river_llm.evaluation.traffic import Traffic
+from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.loading import weights_fingerprint
+from river_llm.quant.river import build_river
+from tiny import KINDS, LAYERS, tiny_model
+
+# Elements of the linears of a layer: q, k and v, o, then gate, up and down.
+WEIGHTS = 64 * 64 + 2 * (32 * 64) + 64 * 64 + 3 * (96 * 64)
+BIASES = 64 + 2 * 32 + 64 + 2 * 96 + 64
+# Hidden size 64: two norms in each layer and the last one; head of 97 rows; one embedding row.
+LAYER_NORMS = 2 * 64
+ENDS = 64 + 97 * 64 + 64
+# Key and value of 2 heads of 16 in 5 layers.
+KV_SLOT = 2 * LAYERS * 2 * 16
+# Groups of 32: half a byte a weight, a scale and a zero of 2 bytes a group.
+INT4 = WEIGHTS // 2 + WEIGHTS // 32 * 4
+
+
+def traffic_of(kind, cache, quant, dtype=torch.bfloat16) -> Traffic:
+    model = tiny_model(kind, dtype)
+    adapter = BackboneAdapter(model)
+    if quant is None:
+        return Traffic(adapter, None)
+    return Traffic(adapter, build_river(adapter, quant, weights_fingerprint(model), cache=cache))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"), [(torch.float32, 4), (torch.float16, 2), (torch.bfloat16, 2)]
+)
+@pytest.mark.parametrize("extent", [1, 8, 100])
+def test_no_exit_reads_the_whole_backbone(dtype, size, extent, rivers):
+    """The tied head is read once, the embedding one row only."""
+    elements = LAYERS * (WEIGHTS + LAYER_NORMS) + ENDS + extent * KV_SLOT
+    assert traffic_of("llama", rivers, None, dtype).step_bytes(LAYERS, extent) == size * elements
+
+
+def test_the_figure_for_one_step_of_the_tiny_llama_in_bf16(rivers):
+    """5 x (61440 + 256) + 12672 + 7 x 640 bytes, worked out on paper."""
+    assert traffic_of("llama", rivers, None).step_bytes(LAYERS, 7) == 308480 + 12672 + 4480
+
+
+@pytest.mark.parametrize("depth", range(LAYERS + 1))
+@pytest.mark.parametrize(("kind", "biases"), [("llama", 0), ("llama_bias", BIASES)])
+def test_behind_the_exit_the_river_is_read_instead(kind, biases, depth, rivers):
+    """Biases and norms are read whichever stack runs."""
+    layers = depth * 2 * WEIGHTS + (LAYERS - depth) * INT4 + LAYERS * 2 * (LAYER_NORMS + biases)
+    expected = layers + 2 * ENDS + 10 * 2 * KV_SLOT
+    assert traffic_of(kind, rivers, RtnInt4Config(group_size=32)).step_bytes(depth, 10) == expected
+
+
+def test_a_step_without_exit_costs_no_exits_bytes_with_a_river_too(rivers):
+    river = traffic_of("qwen2", rivers, RtnInt4Config(group_size=32))
+    assert river.step_bytes(LAYERS, 9) == traffic_of("qwen2", rivers, None).step_bytes(LAYERS, 9)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_bound_of_a_copied_river_is_1_at_any_depth(kind, dtype, rivers):
+    depths = [0, 5, 3, 1, 4, 2]
+    copied = traffic_of(kind, rivers, NoQuantConfig(), dtype).total(depths, 7)
+    assert copied == traffic_of(kind, rivers, None, dtype).total([LAYERS] * 6, 7)
+
+
+def test_the_bound_of_a_dequantized_river_is_1_too(rivers):
+    river = traffic_of("llama_bias", rivers, RtnInt4Config(group_size=32), torch.float32)
+    full = traffic_of("llama_bias", rivers, None, torch.float32)
+    assert river.total([0, 2, 4], 3) == full.total([LAYERS] * 3, 3)
+
+
+@pytest.mark.parametrize("depth", [0, 2, LAYERS])
+def test_a_further_slot_costs_its_key_and_value_in_every_layer(depth, rivers):
+    traffic = traffic_of("llama", rivers, RtnInt4Config(group_size=32))
+    grown = traffic.step_bytes(depth, 51) - traffic.step_bytes(depth, 50)
+    assert grown == 2 * KV_SLOT == 640
+
+
+def test_heads_of_32_have_twice_the_kv(rivers):
+    traffic = traffic_of("qwen3", rivers, None)
+    assert traffic.step_bytes(LAYERS, 2) - traffic.step_bytes(LAYERS, 1) == 4 * KV_SLOT
+
+
+def test_steps_behind_a_prompt_see_one_slot_more_each(rivers):
+    """A prompt of 7: the first step writes slot 7 and reads 8."""
+    traffic = traffic_of("llama", rivers, RtnInt4Config(group_size=32))
+    expected = [traffic.step_bytes(depth, extent) for depth, extent in ((3, 8), (0, 9), (5, 10))]
+    assert traffic.total([3, 0, 5], 7) == sum(expected)
+    assert traffic.total([], 7) == 0
+
+
+def test_quantizing_lowers_the_bytes_by_what_the_weights_say(rivers):
+    """All layers in the river: the bound is between 1 and the ratio of the weights alone."""
+    river = traffic_of("llama", rivers, RtnInt4Config(group_size=32)).total([0] * 4, 7)
+    full = traffic_of("llama", rivers, None).total([LAYERS] * 4, 7)
+    assert 1.5 < full / river < 2 * WEIGHTS / INT4 == pytest.approx(3.2)
