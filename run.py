@@ -26,6 +26,9 @@ def run(composed: DictConfig) -> None:
     except UserError as error:
         # Hydra would print a traceback for anything but an exit.
         fail(error)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last finished sample", file=sys.stderr)
+        sys.exit(130)
 
 
 def execute_job(config: RunConfig) -> None:

@@ -179,8 +179,9 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
 def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> dict[str, Any]:
     """Fidelity, speedup and memory; taken from disk where the same was measured before."""
     config = run.config
+    most = max(config.fidelity.limit, config.speedup.prompts)
     size = {
-        "samples": len(run.prompts),
+        "samples": min(len(run.prompts), most),
         "fidelity": asdict(config.fidelity),
         "speedup": asdict(config.speedup),
     }
@@ -294,8 +295,10 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
         UserError: no finished run there, or its data cannot be read.
     """
     folder = RunFolder(path)
-    settings, measured = folder.read_json(CONFIG), folder.read_json(MEASUREMENTS)
-    if settings is None or measured is None:
+    settings, measured, summary = (
+        folder.read_json(name) for name in (CONFIG, MEASUREMENTS, SUMMARY)
+    )
+    if settings is None or measured is None or summary is None:
         raise UserError(f"{path} is not the folder of a finished run: run it to its end first")
     settings["exp"]["allow_code_execution"] = allow_code_execution
     # Exemplars are of no use to a grader.
@@ -316,7 +319,7 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
             }
             records.append(SampleRecord(**{**asdict(record), **changed}))
         folder.rewrite(records)
-        shown = records[: measured["size"]["samples"]]
+        shown = records[: summary["samples"]]
         return write_summary(folder, task, shown, measured)
 
 
