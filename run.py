@@ -13,7 +13,7 @@ import sys
 import hydra
 from omegaconf import DictConfig
 
-from river_llm.composition import load_config, typed
+from river_llm.composition import expand_sweep, load_config, typed
 from river_llm.config import RunConfig
 from river_llm.errors import UserError
 
@@ -55,11 +55,13 @@ def fail(error: UserError) -> None:
 
 
 if __name__ == "__main__":
-    # Composed once before Hydra does it, to tell a mistake in one line; options (-m, --help,
-    # --cfg, ...) go to Hydra untouched.
-    if not any(argument.startswith("-") for argument in sys.argv[1:]):
+    # Composed once before Hydra does it, every cell of a sweep, to tell a mistake in one line and
+    # before anything runs; with other options (--help, --cfg, ...) that is left to Hydra.
+    given = [argument for argument in sys.argv[1:] if argument not in ("-m", "--multirun")]
+    if not any(argument.startswith("-") for argument in given):
         try:
-            load_config(sys.argv[1:])
+            for cell in expand_sweep(given) if len(given) < len(sys.argv) - 1 else [given]:
+                load_config(cell)
         except UserError as mistake:
             fail(mistake)
     run()

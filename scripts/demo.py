@@ -82,8 +82,8 @@ def run_arms() -> list[dict[str, object]]:
 def thresholds(runtime: Runtime, overrides: list[str]) -> tuple[float, float]:
     """Tau for mean depths of 3 and of half the layers, from this task's own prompts."""
     run = Run(load_config([*overrides, "method=river"]), runtime)
-    executor = run.decoder().executor
-    recorder = ScoreRecorder(executor, run.decoder().cache)
+    decoder = run.decoder()
+    recorder = ScoreRecorder(decoder.executor, decoder.cache)
     prompts = [prompt.ids for prompt in run.prompts[:CALIBRATION_PROMPTS]]
     scores = measure_scores(recorder, prompts, CALIBRATION_TOKENS)
     half = runtime.adapter.num_layers / 2

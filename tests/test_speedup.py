@@ -32,7 +32,7 @@ from river_llm.evaluation.speedup import (
 )
 from river_llm.exits import Never, Replay, Similarity
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.models.loading import weights_fingerprint
+from river_llm.models.loading import model_fingerprint
 from river_llm.quant.river import build_river
 from tiny import LAYERS, OTHER_PROMPT, PROMPT, make_executor, run, tiny_model
 
@@ -47,6 +47,7 @@ class FakeArm:
         self.name, self.log, self.clock = name, log, clock
         self.cost, self.depth, self.emitted = cost, depth, list(emitted)
         self.steps = 0
+        self.cache = SimpleNamespace(slots=10_000)
         self.executor = SimpleNamespace(
             device=torch.device("cpu"),
             criterion=SimpleNamespace(begin_sample=lambda s: log.append((name, "sample", s))),
@@ -214,7 +215,7 @@ def speedup(monkeypatch, rivers):
         config = config or config_of()
         river = None
         if not isinstance(config.method, NoExitConfig):
-            river = build_river(adapter, config.quant, weights_fingerprint(model), cache=rivers)
+            river = build_river(adapter, config.quant, model_fingerprint(model), cache=rivers)
         asked = []
 
         def given(no_exit, arm, texts, rounds):

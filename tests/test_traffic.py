@@ -8,7 +8,7 @@ import torch
 from river_llm.config import NoQuantConfig, RtnInt4Config
 from river_llm.evaluation.traffic import Traffic
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.models.loading import weights_fingerprint
+from river_llm.models.loading import model_fingerprint
 from river_llm.quant.river import build_river
 from tiny import KINDS, LAYERS, tiny_model
 
@@ -29,7 +29,7 @@ def traffic_of(kind, cache, quant, dtype=torch.bfloat16) -> Traffic:
     adapter = BackboneAdapter(model)
     if quant is None:
         return Traffic(adapter, None)
-    return Traffic(adapter, build_river(adapter, quant, weights_fingerprint(model), cache=cache))
+    return Traffic(adapter, build_river(adapter, quant, model_fingerprint(model), cache=cache))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.models.loading import weights_fingerprint
+from river_llm.models.loading import model_fingerprint
 from river_llm.quant.river import build_river
 
 KINDS = ("llama", "llama_bias", "qwen2", "qwen3")
@@ -76,7 +76,7 @@ def make_executor(
     """An executor with a river, and its cache."""
     adapter = BackboneAdapter(model)
     river: Layers = build_river(
-        adapter, quant, weights_fingerprint(model), cache=cache_root, kernels=False
+        adapter, quant, model_fingerprint(model), cache=cache_root, kernels=False
     )
     cache = SlotCache(
         LAYERS, batch, adapter.kv_heads, slots, adapter.head_dim, adapter.dtype, adapter.device

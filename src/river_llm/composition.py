@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.errors import HydraException
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -27,13 +29,38 @@ def load_config(overrides: Sequence[str]) -> RunConfig:
     Raises:
         UserError: unknown group option or key, a value that cannot be read or does not fit.
     """
+    for override in overrides:
+        if re.match(r"\++hydra\.", override):
+            key = override.lstrip("+").partition("=")[0]
+            raise UserError(f"unknown key {key}: nothing can be added to Hydra's own settings")
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             return typed(compose("config", list(overrides)))
+    except OverrideParseException as error:
+        raise UserError(_unreadable(error.override)) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_one_line(str(error))) from error
     finally:
         GlobalHydra.instance().clear()
+
+
+def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
+    """The override lists of all cells of a sweep, in Hydra's order.
+
+    Raises:
+        UserError: an override that cannot be read.
+    """
+    try:
+        parsed = OverridesParser.create().parse_overrides(list(overrides))
+    except OverrideParseException as error:
+        raise UserError(_unreadable(error.override)) from error
+    choices = [
+        [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
+        if item.is_sweep_override()
+        else [item.input_line or ""]
+        for item in parsed
+    ]
+    return [list(cell) for cell in itertools.product(*choices)]
 
 
 def typed(composed: DictConfig) -> RunConfig:
@@ -49,6 +76,13 @@ def typed(composed: DictConfig) -> RunConfig:
     if not isinstance(plain, dict):
         raise UserError(f"the configuration is no group of settings: {plain!r}")
     return parse({str(key): value for key, value in plain.items()})
+
+
+def _unreadable(override: str) -> str:
+    """Why Hydra cannot parse an override, and how to quote it."""
+    key, _, value = override.partition("=")
+    advice = f"""; quote a value that holds special characters twice: '{key}="{value}"'"""
+    return f"{override!r} cannot be read as key=value{advice if value else ''}"
 
 
 def _one_line(message: str) -> str:

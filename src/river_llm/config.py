@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -224,6 +225,11 @@ def _check_ranges(config: RunConfig) -> None:
         if value is not None and value < lowest:
             raise UserError(f"{key}={value} is too small: give {lowest:g} or more")
 
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.model.name):
+        raise UserError(
+            f"model.name={config.model.name!r} names a folder of results: use letters, digits, "
+            "dots, hyphens and underscores"
+        )
     at_least("limit", config.exp.limit, 1)
     at_least("exp.max_new_tokens", config.exp.max_new_tokens, 1)
     at_least("exp.fewshot", config.exp.fewshot, 0)

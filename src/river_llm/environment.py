@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+CODE = ("src", "conf", "scripts", "run.py", "pyproject.toml", "constraints.txt")
 PACKAGES = ("river-llm", "torch", "transformers", "datasets", "hydra-core", "math-verify", "numpy")
 
 
@@ -34,15 +35,16 @@ def snapshot(device: torch.device) -> dict[str, Any]:
 
 
 def git_state() -> tuple[str | None, bool | None]:
-    """Commit of the source tree this package lies in, and whether it is unchanged.
+    """Commit of the source tree this package lies in, and whether its code is unchanged.
 
+    Only what a run is made of counts: records and notes beside it do not change the code.
     (None, None) outside a git checkout.
     """
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None, None
     commit = _git(root, "rev-parse", "HEAD")
-    status = _git(root, "status", "--porcelain")
+    status = _git(root, "status", "--porcelain", "--", *CODE)
     return (commit, not status) if commit and status is not None else (None, None)
 
 

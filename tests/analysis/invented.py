@@ -96,6 +96,7 @@ def summary(**changes: Any) -> dict[str, Any]:
         "memory": {
             "backbone_bytes": 200 * 2**20,
             "river_bytes": 60 * 2**20,
+            "scratch_bytes": 7 * 2**20,
             "shared_bytes": 54 * 2**20,
             "kv_bytes": 3 * 2**19,
         },

@@ -26,7 +26,7 @@ def test_summary_of_a_complete_run() -> None:
         "               0              15             30\n"
         "time          20.13 ms per token (640 steps); first token 123 ms (p90 150)\n"
         "speedup       1.80 [1.70, 1.90] in decode, bound 2.00 (2 prompts x 32 tokens)\n"
-        "memory        backbone 200.0, river 60.0, shared 54.0, KV 1.5 MiB"
+        "memory        backbone 200.0, river 60.0, scratch 7.0, shared 54.0, KV 1.5 MiB"
     )
 
 

@@ -261,11 +261,13 @@ def test_forced_generate_asks_sdpa_and_restores_this_projects_attention(monkeypa
     assert adapter.model.config._attn_implementation == attention.NAME
 
 
-def test_forced_generate_restores_the_attention_after_an_error():
+def test_forced_generate_restores_the_model_after_an_error():
     adapter = BackboneAdapter(tiny_model("llama"))
+    settings = adapter.model.generation_config
     with pytest.raises(IndexError):
         adapter.generate_forced(PROMPT, [1, VOCAB + 5])
     assert adapter.model.config._attn_implementation == attention.NAME
+    assert adapter.model.generation_config is settings
 
 
 @pytest.mark.parametrize(
@@ -288,3 +290,5 @@ def test_forced_generate_ignores_the_models_own_generation_settings(settings):
     actual = adapter.generate_forced(PROMPT, tokens)
     assert actual.shape == (4, VOCAB)
     assert torch.equal(actual, expected)
+    for name, value in settings.items():
+        assert getattr(adapter.model.generation_config, name) == value

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig, Qwen2Config
 from river_llm.config import ModelConfig
 from river_llm.errors import UserError
 from river_llm.models import loading
-from river_llm.models.loading import eos_ids, load_model, resolve_device, weights_fingerprint
+from river_llm.models.loading import eos_ids, load_model, model_fingerprint, resolve_device
 from tiny import KINDS, tiny_model
 from tiny_folder import EOS, save_gpt2, save_llama, tiny_llama
 
@@ -83,14 +83,14 @@ def test_a_model_without_generation_config_has_the_other_end_tokens():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equal_weights_have_equal_fingerprints(kind, dtype):
-    first, second = (weights_fingerprint(tiny_model(kind, dtype)) for _ in range(2))
+    first, second = (model_fingerprint(tiny_model(kind, dtype)) for _ in range(2))
     assert first == second
     assert len(first) == 64
 
 
 def test_fingerprints_of_different_models_differ():
     models = [tiny_model(kind, dtype) for kind in KINDS for dtype in (torch.float32, torch.float16)]
-    assert len({weights_fingerprint(model) for model in models}) == 8
+    assert len({model_fingerprint(model) for model in models}) == 8
 
 
 @pytest.mark.parametrize(
@@ -105,39 +105,39 @@ def test_fingerprints_of_different_models_differ():
 )
 def test_one_element_changes_the_fingerprint(name):
     model = tiny_model("llama_bias")
-    before = weights_fingerprint(model)
+    before = model_fingerprint(model)
     element = model.get_parameter(name).data.view(-1)[-1:]
     kept = element.clone()
     element.copy_(torch.nextafter(kept, kept + 1))
-    assert weights_fingerprint(model) != before
+    assert model_fingerprint(model) != before
     element.copy_(kept)
-    assert weights_fingerprint(model) == before
+    assert model_fingerprint(model) == before
 
 
 def test_the_same_bits_of_another_type_or_shape_have_another_fingerprint():
     model = tiny_model("llama", torch.bfloat16)
-    prints = {weights_fingerprint(model)}
+    prints = {model_fingerprint(model)}
     weight = model.model.layers[1].mlp.up_proj.weight
     kept = weight.data
     for other in (kept.view(torch.float16), kept.view(64, 96), kept):
         weight.data = other
-        prints.add(weights_fingerprint(model))
+        prints.add(model_fingerprint(model))
     assert len(prints) == 3
 
 
 def test_two_swapped_layers_change_the_fingerprint():
     model = tiny_model("llama")
-    before = weights_fingerprint(model)
+    before = model_fingerprint(model)
     first, second = (model.model.layers[n].mlp.up_proj.weight.data for n in (1, 2))
     swapped = second.clone(), first.clone()
     first.copy_(swapped[0])
     second.copy_(swapped[1])
-    assert weights_fingerprint(model) != before
+    assert model_fingerprint(model) != before
 
 
 def test_a_saved_model_is_loaded_with_its_weights(saved):
     loaded = load(saved, dtype="fp32")
-    assert loaded.fingerprint == weights_fingerprint(tiny_llama())
+    assert loaded.fingerprint == model_fingerprint(tiny_llama())
     assert loaded.eos_ids == {loaded.tokenizer.convert_tokens_to_ids(EOS)}
     assert loaded.adapter.dtype == torch.float32
     assert not loaded.adapter.model.training

@@ -14,7 +14,7 @@ from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError
 from river_llm.exits import Never
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.models.loading import weights_fingerprint
+from river_llm.models.loading import model_fingerprint
 from river_llm.quant.linear import Int4Linear
 from river_llm.quant.river import WIDE_STEP, RiverLayers, build_river
 from river_llm.quant.store import quantized_layers
@@ -27,7 +27,7 @@ ELEMENTS = 64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 96 * 64
 
 def river_of(model, cache, config=QUANT, **settings) -> tuple[BackboneAdapter, RiverLayers]:
     adapter = BackboneAdapter(model)
-    fingerprint = weights_fingerprint(model)
+    fingerprint = model_fingerprint(model)
     return adapter, build_river(adapter, config, fingerprint, cache=cache, **settings)
 
 
@@ -104,7 +104,7 @@ def test_wide_steps_compute_what_narrow_steps_compute(kind, rivers):
     """The scratch linears are filled anew for each layer, also when an earlier one returns."""
     model = tiny_model(kind, torch.bfloat16)
     adapter, river = river_of(model, rivers)
-    quantized = quantized_layers(adapter, QUANT, weights_fingerprint(model), rivers)
+    quantized = quantized_layers(adapter, QUANT, model_fingerprint(model), rivers)
     hidden = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(4)).bfloat16()
     rotary = tuple(table[None] for table in adapter.rotary_table(4))
 

@@ -9,7 +9,7 @@ from torch import nn
 from river_llm.config import HqqInt4Config, NoQuantConfig, RtnInt4Config
 from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.models.loading import weights_fingerprint
+from river_llm.models.loading import model_fingerprint
 from river_llm.quant import hqq, rtn
 from river_llm.quant.grid import split_groups
 from river_llm.quant.store import quant_record, quantized_layers
@@ -35,7 +35,7 @@ def count(monkeypatch):
 
 
 def layers_of(model, cache, config=RTN):
-    return quantized_layers(BackboneAdapter(model), config, weights_fingerprint(model), cache)
+    return quantized_layers(BackboneAdapter(model), config, model_fingerprint(model), cache)
 
 
 def folders(cache) -> list:

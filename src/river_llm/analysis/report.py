@@ -145,7 +145,13 @@ def _speedup(summary: Summary) -> list[str]:
 
 
 def _memory(summary: Summary) -> str:
-    parts = [("backbone", "backbone"), ("river", "river"), ("shared", "shared"), ("KV", "kv")]
+    parts = [
+        ("backbone", "backbone"),
+        ("river", "river"),
+        ("scratch", "scratch"),
+        ("shared", "shared"),
+        ("KV", "kv"),
+    ]
     sizes = []
     for name, key in parts:
         size = figure(summary, "memory", f"{key}_bytes")

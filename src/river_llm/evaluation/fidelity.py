@@ -14,6 +14,7 @@ import torch
 from tqdm import tqdm
 
 from river_llm.decoding import Decoder
+from river_llm.evaluation.numerics import named
 from river_llm.models.adapter import BackboneAdapter
 
 
@@ -44,16 +45,21 @@ class ForcedScores:
     equal: list[bool]
     nll: list[float]
 
+    def first(self, count: int) -> ForcedScores:
+        """The scores of the first `count` tokens."""
+        return ForcedScores(self.equal[:count], self.nll[:count])
+
 
 def forced_scores(decoder: Decoder, text: ForcedText) -> ForcedScores:
     """Scores a text stepwise on the method's own KV: the prefill predicts the first token."""
     decoder.executor.criterion.begin_sample(text.id)
-    rows = []
-    output = decoder.prefill([text.prompt])
-    for index, token in enumerate(text.tokens):
-        rows.append(output.logits[0, -1])
-        if index + 1 < len(text.tokens):
-            output = decoder.step(forced=[token])
+    rows: list[torch.Tensor] = []
+    with named(text.id, lambda: f"fidelity, step {len(rows)}"):
+        output = decoder.prefill([text.prompt])
+        for index, token in enumerate(text.tokens):
+            rows.append(output.logits[0, -1])
+            if index + 1 < len(text.tokens):
+                output = decoder.step(forced=[token])
     return _scores(torch.stack(rows), text.tokens)
 
 

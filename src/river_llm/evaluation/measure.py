@@ -14,6 +14,7 @@ from river_llm.evaluation.fidelity import (
     compare,
     forced_scores,
 )
+from river_llm.evaluation.numerics import named
 from river_llm.evaluation.prompts import Prompt
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.speedup import paired_times, tokens_ignoring_eos
@@ -47,7 +48,7 @@ def fidelity(
 ) -> dict[str, Any]:
     """Fidelity (a) and (b) of a method with its noise floor."""
     scores = {text.id: forced_scores(arm, text) for text in texts}
-    floor = {text.id: reference.transformers[text.id] for text in texts}
+    floor = {t.id: reference.transformers[t.id].first(len(t.tokens)) for t in texts}
     return {
         "samples": len(texts),
         "tokens": sum(len(text.tokens) for text in texts),
@@ -61,6 +62,9 @@ def equal_answers(
 ) -> dict[str, Any]:
     """Fidelity (c): share of equal final answers in free-running text."""
     pairs = list(zip(records, no_exit, strict=False))
+    if not pairs:
+        reason = "no_exit's samples are not there"
+        return {"value": None, "samples": 0, "both_empty": 0, "reason": reason}
     both_empty = sum(a.extracted is None and b.extracted is None for a, b in pairs)
     ended = sum(b.finish_reason != "length" for _, b in pairs) / len(pairs)
     result: dict[str, Any] = {
@@ -89,13 +93,20 @@ def equal_answers(
 def speedup(
     runtime: Runtime, config: RunConfig, arm: Decoder, no_exit: Decoder, prompts: Sequence[Prompt]
 ) -> dict[str, Any] | None:
-    """`speedup.decode.matched` with its bound; None where it is not measured."""
+    """`speedup.decode.matched` with its bound; None where it is not measured.
+
+    Prompts whose timed tokens exceed the context or the recorded depths are left out.
+    """
     texts = []
     for prompt in prompts[: config.speedup.prompts]:
         recorded = arm.executor.criterion.recorded_steps(prompt.sample.id)
-        if recorded is not None and recorded + 1 < config.speedup.tokens:
+        count = config.speedup.tokens
+        if len(prompt.ids) + count > no_exit.cache.slots:
             continue
-        tokens = tokens_ignoring_eos(no_exit, prompt.ids, config.speedup.tokens)
+        if recorded is not None and recorded + 1 < count:
+            continue
+        with named(prompt.sample.id, lambda: "paired timing"):
+            tokens = tokens_ignoring_eos(no_exit, prompt.ids, count)
         texts.append(ForcedText(prompt.sample.id, prompt.ids, tokens))
     if not texts:
         return None

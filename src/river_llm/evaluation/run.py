@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -85,16 +86,20 @@ class Run:
         self.task = build_task(config)
         samples = self.task.samples()
         model = runtime.model
-        longest = max(config.exp.max_new_tokens, config.speedup.tokens)
-        self.prompts = encode_all(model, self.task, samples[: config.exp.limit], longest)
+        budget = config.exp.max_new_tokens
+        self.prompts = encode_all(model, self.task, samples[: config.exp.limit], budget)
+        self.data = data_fingerprint(self.task, samples)
         self.depths = recorded_depths(config)
         resolved: dict[str, Any] = {
-            "data": data_fingerprint(self.task, samples),
+            "data": self.data,
             "first_prompt": self.prompts[0].hash,
-            "weights": model.fingerprint,
+            "model": model.fingerprint,
+            "eos_ids": sorted(model.eos_ids),
             "device": runtime.adapter.device.type,
             "chat": model.chat,
         }
+        if not isinstance(config.method, NoExitConfig):
+            resolved["quantizer"] = quant_record(config.quant)
         if self.depths is not None:
             resolved["depths"] = depths_fingerprint(self.depths)
         layers = runtime.adapter.num_layers
@@ -107,7 +112,8 @@ class Run:
             / config.model.name
             / f"{config.method.name}-{self.identity}"
         )
-        self.slots = max(len(prompt.ids) for prompt in self.prompts) + longest
+        longest = max(len(prompt.ids) for prompt in self.prompts)
+        self.slots = min(runtime.adapter.context, longest + max(budget, config.speedup.tokens))
 
     def decoder(self) -> Decoder:
         """A decoder of the run's method with a cache of its own."""
@@ -115,30 +121,32 @@ class Run:
         return self.runtime.decoder(self.config, criterion, self.slots)
 
     def complete(self, decoder: Decoder, limit: int | None = None) -> list[SampleRecord]:
-        """Generates what the folder lacks of the first `limit` prompts (None: all)."""
+        """Generates what the folder lacks of the first `limit` prompts (None: all).
+
+        Call inside `folder.locked()`.
+        """
         commit, clean = git_state()
         marked = None if commit is None else commit if clean else f"{commit}+changes"
         prompts = self.prompts[:limit]
-        with self.folder.locked():
-            self.folder.drop_half_line()
-            found = self.folder.samples()
-            check_resumable(found, prompts, self.folder, marked, self.config.resume.force)
-            if len(found) < len(prompts):
-                self._write_head()
-            return complete_samples(
-                self.folder,
-                prompts,
-                decoder=decoder,
-                model=self.runtime.model,
-                task=self.task,
-                rules=StopRules(
-                    max_new_tokens=self.config.exp.max_new_tokens,
-                    eos_ids=self.runtime.model.eos_ids,
-                    stop_strings=self.task.stop_strings(self.runtime.model.chat),
-                ),
-                commit=marked,
-                title=f"{self.config.exp.name} {arm_name(self.config)}",
-            )
+        self.folder.drop_half_line()
+        found = self.folder.samples()
+        check_resumable(found, prompts, self.folder, marked, self.config.resume.force)
+        if len(found) < len(prompts):
+            self._write_head()
+        return complete_samples(
+            self.folder,
+            prompts,
+            decoder=decoder,
+            model=self.runtime.model,
+            task=self.task,
+            rules=StopRules(
+                max_new_tokens=self.config.exp.max_new_tokens,
+                eos_ids=self.runtime.model.eos_ids,
+                stop_strings=self.task.stop_strings(self.runtime.model.chat),
+            ),
+            commit=marked,
+            title=f"{self.config.exp.name} {arm_name(self.config)}",
+        )
 
     def _write_head(self) -> None:
         """Settings and environment, before the first sample that this process adds."""
@@ -169,10 +177,10 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
     runtime = Runtime.load(config) if runtime is None else runtime
     run = Run(config, runtime)
     decoder = run.decoder()
-    records = run.complete(decoder)
-    measured = _measurements(run, decoder, records)
     with run.folder.locked():
-        run.folder.write_steps(records)
+        records = run.complete(decoder)
+        measured = _measurements(run, decoder, records)
+        run.folder.write_steps(run.folder.samples())
         return write_summary(run.folder, run.task, records, measured)
 
 
@@ -193,6 +201,7 @@ def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> di
     measured = {
         "size": size,
         "header": _header(run),
+        "data": run.data,
         "fidelity": _fidelity(run, decoder, records, reference, no_exit),
         "speedup": {
             "decode": {
@@ -211,16 +220,16 @@ def _fidelity(
     size: FidelityConfig = run.config.fidelity
     if size.limit == 0:
         return None
-    texts_of = records
-    if not isinstance(run.config.method, NoExitConfig):
-        texts_of = reference.complete(no_exit, size.limit)
-    texts_of = texts_of[: size.limit]
-    texts = measure.forced_texts(run.prompts, texts_of, run.config, decoder)
-    scores = ReferenceScores(reference.folder.read_json(REFERENCE), size.tokens)
-    with reference.folder.locked():
-        full = measure.forced_texts(run.prompts, texts_of, run.config, no_exit)
-        if scores.complete(full, no_exit, run.runtime.adapter):
+    is_no_exit = isinstance(run.config.method, NoExitConfig)
+    # no_exit is its own reference, and its folder is locked already.
+    with nullcontext() if is_no_exit else reference.folder.locked():
+        of_no_exit = records if is_no_exit else reference.complete(no_exit, size.limit)
+        of_no_exit = of_no_exit[: size.limit]
+        scores = ReferenceScores(reference.folder.read_json(REFERENCE), size.tokens)
+        whole = measure.forced_texts(run.prompts, of_no_exit, run.config, no_exit)
+        if scores.complete(whole, no_exit, run.runtime.adapter):
             reference.folder.write_json(REFERENCE, scores.as_dict())
+    texts = measure.forced_texts(run.prompts, of_no_exit, run.config, decoder)
     return {**measure.fidelity(decoder, texts, scores), "no_exit_run": reference.folder.path.name}
 
 
@@ -292,7 +301,8 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
         allow_code_execution: permission to run generated programs.
 
     Raises:
-        UserError: no finished run there, or its data cannot be read.
+        UserError: no finished run there, its data cannot be read or is other data, or verdicts
+            would be lost for want of the permission.
     """
     folder = RunFolder(path)
     settings, measured, summary = (
@@ -305,13 +315,28 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
     settings["exp"]["fewshot"] = 0
     config = parse(settings)
     task = build_task(config)
-    samples = {sample.id: sample for sample in task.samples()}
+    samples = task.samples()
+    by_id = {sample.id: sample for sample in samples}
     with folder.locked():
+        stored = folder.samples()
+        for record in stored:
+            if record.id not in by_id:
+                raise UserError(
+                    f"sample {record.id} of {path} is not in the data it would be graded with: "
+                    "give that run's own data back its place"
+                )
+        if data_fingerprint(task, samples) != measured["data"]:
+            raise UserError(
+                f"the data of {path} has changed since it ran: put the run's own data back"
+            )
         records = []
-        for record in folder.samples():
-            if record.id not in samples:
-                raise UserError(f"sample {record.id} of {path} is not in the task's data")
-            verdict = task.grade(samples[record.id], record.completion, record.finish_reason)
+        for record in stored:
+            verdict = task.grade(by_id[record.id], record.completion, record.finish_reason)
+            if verdict.correct is None and record.correct is not None:
+                raise UserError(
+                    f"sample {record.id} of {path} has a verdict, which would be lost: grading "
+                    "it again needs --allow-code-execution"
+                )
             changed = {
                 "extracted": verdict.extracted,
                 "correct": verdict.correct,

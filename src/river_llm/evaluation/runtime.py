@@ -109,6 +109,7 @@ class Runtime:
         return {
             "backbone_bytes": 0 if isinstance(config.method, FullQuantConfig) else backbone,
             "river_bytes": 0 if river is None else river.linear_nbytes(),
+            "scratch_bytes": 0 if river is None else river.scratch_nbytes(),
             "shared_bytes": self.adapter.shared_nbytes(),
             "kv_bytes": decoder.cache.nbytes,
         }

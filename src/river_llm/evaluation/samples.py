@@ -8,8 +8,8 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from river_llm.decoding import Decoder
-from river_llm.engine.executor import NumericsError
 from river_llm.errors import UserError
+from river_llm.evaluation.numerics import named
 from river_llm.evaluation.prompts import Prompt
 from river_llm.generation import Generation, StopRules, generate
 from river_llm.models.loading import LoadedModel
@@ -101,14 +101,9 @@ def _run_sample(
 ) -> SampleRecord:
     decoder.executor.criterion.begin_sample(prompt.sample.id)
     result = Generation()
-    try:
+    with named(prompt.sample.id, lambda: f"step {len(result.tokens)}"):
         for result in generate(decoder, prompt.ids, rules, model.decode):
             bar.set_postfix(tokens=len(result.tokens), refresh=False)
-    except NumericsError as error:
-        raise UserError(
-            f"sample {prompt.sample.id}, step {len(result.tokens)}: {error}; the finished "
-            "samples are kept; try model.dtype=fp32"
-        ) from error
     verdict = task.grade(prompt.sample, result.text, result.finish_reason)
     return SampleRecord(
         id=prompt.sample.id,

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from river_llm.decoding import Decoder
 from river_llm.evaluation.fidelity import ForcedText
+from river_llm.evaluation.numerics import named
 from river_llm.timing import Timer
 
 WARM_UP_STEPS = 4
@@ -56,10 +57,11 @@ def paired_times(
         texts: prompts with the tokens to feed.
         rounds: repetitions per prompt.
     """
-    return [
-        _paired(no_exit, arm, text, rounds)
-        for text in tqdm(texts, desc="paired timing", unit="prompt")
-    ]
+    times = []
+    for text in tqdm(texts, desc="paired timing", unit="prompt"):
+        with named(text.id, lambda: "paired timing"):
+            times.append(_paired(no_exit, arm, text, rounds))
+    return times
 
 
 def _paired(no_exit: Decoder, arm: Decoder, text: ForcedText, rounds: int) -> PairedTimes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,13 @@ from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.embedded import ensure_embedded
 
 EMBEDDED = "embedded"
+_NOT_THE_MODEL = (
+    "_name_or_path",
+    "transformers_version",
+    "_attn_implementation",
+    "architectures",
+    "dtype",
+)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -29,7 +37,7 @@ class LoadedModel:
         tokenizer: its tokenizer.
         chat: whether prompts go through the chat template.
         eos_ids: every id that ends a text.
-        fingerprint: SHA-256 of all weights.
+        fingerprint: SHA-256 of configuration and weights.
     """
 
     adapter: BackboneAdapter
@@ -83,7 +91,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
         tokenizer=tokenizer,
         chat=chat and config.chat != "never",
         eos_ids=eos_ids(prepared, tokenizer),
-        fingerprint=weights_fingerprint(prepared),
+        fingerprint=model_fingerprint(prepared),
     )
 
 
@@ -124,8 +132,12 @@ def eos_ids(model: PreTrainedModel, tokenizer: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-def weights_fingerprint(model: PreTrainedModel) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes of all parameters (tied ones once)."""
+def model_fingerprint(model: PreTrainedModel) -> str:
+    """SHA-256 over the configuration and all parameters (names, dtypes, shapes, bytes).
+
+    The configuration counts, since the same weights with another rotary base are another model;
+    where the model came from and which version wrote it does not.
+    """
 
     def digest(item: tuple[str, torch.nn.Parameter]) -> str:
         name, parameter = item
@@ -137,4 +149,6 @@ def weights_fingerprint(model: PreTrainedModel) -> str:
     # hashlib releases the interpreter lock, so threads share the work.
     with ThreadPoolExecutor() as pool:
         parts = list(pool.map(digest, model.named_parameters()))
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
+    settings = {k: v for k, v in model.config.to_dict().items() if k not in _NOT_THE_MODEL}
+    text = json.dumps(settings, sort_keys=True, default=str)
+    return hashlib.sha256((text + "".join(parts)).encode()).hexdigest()

@@ -27,6 +27,7 @@ SETTINGS = {
     "beta_growth": BETA_GROWTH,
     "iterations": ITERATIONS,
     "round_zero": False,
+    "stops": "per group",
 }
 """What is recorded beside the group size."""
 
@@ -40,8 +41,9 @@ def quantize(groups: torch.Tensor) -> GroupedInt4:
 def optimize_zero(groups: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """Zero points that lower the mean absolute weight error, by the half-quadratic iteration.
 
-    Every group keeps the best zero it has seen, so no group ends worse than it began; the
-    published solver stops for a whole matrix at once.
+    A group stops when its error no longer falls and keeps the best zero it has seen, so no group
+    ends worse than it began or depends on its neighbours; the published solver stops for a whole
+    matrix at once.
 
     Args:
         groups: float32 [N, G, group_size].
@@ -54,17 +56,18 @@ def optimize_zero(groups: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor)
     step = torch.where(scale == 0, 1.0, scale)
     best_zero = zero
     best_error = torch.full_like(zero, torch.inf)
+    falling = torch.ones_like(zero, dtype=torch.bool)
     beta = BETA
     for _ in range(ITERATIONS):
         centred = ((groups - zero) / step).add_(half).round_().clamp_(0, LEVELS - 1).sub_(half)
         levels = centred * scale
         error = groups - levels - zero
         size = error.abs().mean(-1, keepdim=True)
-        better = size < best_error
-        if not better.any():
+        falling &= size < best_error
+        if not falling.any():
             break
-        best_zero = torch.where(better, zero, best_zero)
-        best_error = torch.where(better, size, best_error)
+        best_zero = torch.where(falling, zero, best_zero)
+        best_error = torch.where(falling, size, best_error)
         zero = (groups - levels - _shrink(error, beta)).mean(-1, keepdim=True)
         beta *= BETA_GROWTH
     return best_zero

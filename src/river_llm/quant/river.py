@@ -78,6 +78,13 @@ class RiverLayers:
                 total += module.weight.nbytes
         return total
 
+    def scratch_nbytes(self) -> int:
+        """Bytes of the shared scratch linears that wide steps go through."""
+        if self._wide is None:
+            return 0
+        linears = (m for m in self._wide[0].modules() if isinstance(m, nn.Linear))
+        return sum(linear.weight.nbytes for linear in linears)
+
     def backend_counts(self) -> dict[str, int]:
         """How many linears run on each backend."""
         return dict(Counter(b for layer in self.backends for b in layer.values()))
