@@ -321,7 +321,7 @@ def identity(config: RunConfig, *, layers: int, resolved: Mapping[str, Any]) -> 
         config: the run.
         layers: number of backbone layers L (a fixed depth of L or more is no exit).
         resolved: what `auto` settings and paths came to: fingerprints of data, weights and
-            recorded depths, device kind, whether the chat template is used, kernels.
+            recorded depths, device kind, whether the chat template is used.
 
     Returns:
         12 hexadecimal digits.

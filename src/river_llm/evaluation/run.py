@@ -174,7 +174,10 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         UserError: bad input, or a run folder that cannot be used.
     """
     torch.manual_seed(config.seed)
-    runtime = Runtime.load(config) if runtime is None else runtime
+    if runtime is None:
+        # Loading a large model takes minutes: what is wrong with the data is told before.
+        build_task(config).samples()
+        runtime = Runtime.load(config)
     run = Run(config, runtime)
     decoder = run.decoder()
     with run.folder.locked():
@@ -192,6 +195,7 @@ def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> di
         "samples": min(len(run.prompts), most),
         "fidelity": asdict(config.fidelity),
         "speedup": asdict(config.speedup),
+        "seed": config.seed,
     }
     stored = run.folder.read_json(MEASUREMENTS)
     if stored is not None and stored["size"] == size:
