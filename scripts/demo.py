@@ -29,12 +29,12 @@ COMMON = [
     "exp.max_new_tokens=256",
     "speedup.prompts=3",
     "speedup.tokens=32",
-    "fidelity.limit=4",
+    "fidelity.limit=3",
     "fidelity.tokens=64",
 ]
 TASKS = {
-    "gsm_mini": ["exp=gsm_mini", "limit=4"],
-    "humaneval": ["exp=humaneval", "limit=4", "exp.allow_code_execution=true"],
+    "gsm_mini": ["exp=gsm_mini", "limit=3"],
+    "humaneval": ["exp=humaneval", "limit=3", "exp.allow_code_execution=true"],
 }
 CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 2, 48
 

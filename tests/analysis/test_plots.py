@@ -74,7 +74,9 @@ def test_one_prompt_has_no_error_bar() -> None:
 
 
 def test_bound_is_marked_and_a_speedup_above_it_is_named() -> None:
-    fig = accuracy_speed_figure([summary(speedup=matched(2.3))], "accuracy")
+    fig = accuracy_speed_figure(
+        [summary(speedup=matched(2.3, flags=["reference below par"]))], "accuracy"
+    )
     ticks = [line for line in fig.axes[0].lines if line.get_marker() == "|"]
     bounds = [line for line in ticks if list(line.get_xdata()) == [2.0]]
     assert bounds

@@ -92,7 +92,8 @@ def test_summary_fits_a_terminal(changes: dict[str, Any]) -> None:
 
 
 def test_speedup_above_its_bound_is_marked() -> None:
-    assert "! reference below par" in terminal_summary(summary(speedup=matched(2.5)))
+    marked = matched(2.5, flags=["reference below par"])
+    assert "! reference below par" in terminal_summary(summary(speedup=marked))
     assert "below par" not in terminal_summary(summary(speedup=matched(1.9)))
 
 

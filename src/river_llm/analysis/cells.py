@@ -10,7 +10,6 @@ Summary = Mapping[str, Any]
 
 NOT_AVAILABLE = "n/a"
 NOT_RUN = "not run"
-BELOW_PAR = "reference below par"
 REFERENCE_METHOD = "no_exit"
 
 
@@ -65,15 +64,9 @@ def matched(summary: Summary) -> Mapping[str, Any] | None:
 
 
 def marks(summary: Summary) -> list[str]:
-    """What a reader must know about a speedup: its flags, and that it lies above its bound."""
+    """What a reader must know about a speedup: the flags of its measurement."""
     measured = matched(summary)
-    if measured is None:
-        return []
-    found = [str(flag) for flag in measured.get("flags") or []]
-    value, bound = figure(measured, "value"), figure(measured, "bound_speedup")
-    if value is not None and bound is not None and value > bound and BELOW_PAR not in found:
-        found.insert(0, BELOW_PAR)
-    return found
+    return [] if measured is None else [str(flag) for flag in measured.get("flags") or []]
 
 
 def absent(summary: Summary) -> str:

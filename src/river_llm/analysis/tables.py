@@ -107,7 +107,7 @@ def caption(summaries: Sequence[Summary]) -> str:
     text.append(
         "TTFT: median time to first token. Speedup: decode, paired with no_exit on the same "
         f"engine, 95 % bootstrap{over}; bound: what the bytes read allow; "
-        f"'{cells.BELOW_PAR}': measured above the bound, so no_exit was not limited by memory."
+        "'reference below par': measured above the bound, so no_exit was not limited by memory."
     )
     text.append(
         f"{cells.NOT_AVAILABLE}: there is no such figure (no_exit is not compared with itself); "

@@ -270,7 +270,7 @@ def arm_name(config: RunConfig) -> str:
     criterion = asdict(config.criterion)
     kind = criterion.pop("name")
     shown = {
-        "similarity": lambda: f"tau={criterion['tau']:g}",
+        "similarity": lambda: f"tau={criterion['tau']:.4g}",
         "fixed": lambda: f"depth={criterion['depth']}",
         "never": lambda: "never exits",
         "replay": lambda: "replay",
