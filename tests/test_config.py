@@ -33,7 +33,25 @@ from river_llm.config import (
 from river_llm.errors import UserError
 
 # Settings that have no default, by option.
-REQUIRED = {"fixed": ["criterion.depth=3"], "replay": ["criterion.from_run=results/runs/x"]}
+REQUIRED = {
+    "fixed": ["criterion.depth=3"],
+    "replay": ["criterion.from_run=results/runs/x"],
+    "static_first": ["method.k=3"],
+    "static_last": ["method.k=3"],
+}
+METHODS = [
+    "full_quant",
+    "mask",
+    "mono_decreasing",
+    "no_exit",
+    "quant_decode",
+    "recompute",
+    "river",
+    "river_shuffled",
+    "state_propagation",
+    "static_first",
+    "static_last",
+]
 
 
 def options(group: str) -> list[str]:
@@ -58,7 +76,7 @@ def refusal(*overrides: str) -> str:
     ("exp", "method"), list(itertools.product(options("exp"), options("method")))
 )
 def test_every_exp_composes_with_every_method(exp: str, method: str):
-    config = load_config([f"exp={exp}", f"method={method}"])
+    config = load_config([f"exp={exp}", f"method={method}", *REQUIRED.get(method, [])])
     assert (config.exp.name, config.method.name) == (exp, method)
 
 
@@ -137,8 +155,8 @@ def test_yaml_defaults_agree_with_the_schema():
     ("group", "names"),
     [
         ("exp", ["gsm8k", "gsm_mini", "humaneval", "math"]),
-        ("method", ["full_quant", "no_exit", "river"]),
-        ("criterion", ["fixed", "never", "replay", "similarity"]),
+        ("method", METHODS),
+        ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
         ("model", ["llama3.1_8b", "llama3.2_1b", "smollm2_135m"]),
         ("quant", ["hqq_int4", "none", "rtn_int4"]),
         ("engine", ["eager"]),

@@ -223,6 +223,7 @@ def record(extracted, finish="eos", name="s", tokens=(1, 2, 3, 4, 5, 6)) -> Samp
         prefill_depth=0,
         exit_depths=[],
         exit_scores=[],
+        block_lengths={"1": 1},
         commit=None,
     )
 

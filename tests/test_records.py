@@ -35,6 +35,7 @@ FIRST = SampleRecord(
     prefill_depth=2,
     exit_depths=[1, 3],
     exit_scores=[0.75, None],
+    block_lengths={"1": 1},
     commit="abc",
 )
 SECOND = replace(
@@ -47,6 +48,7 @@ SECOND = replace(
     finish_reason="length",
     exit_depths=[],
     exit_scores=[],
+    block_lengths={"1": 1},
     commit=None,
 )
 

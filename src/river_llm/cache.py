@@ -16,6 +16,7 @@ class Source(enum.IntEnum):
     EMPTY = 0
     BACKBONE = 1
     RIVER = 2
+    PROPAGATED = 3
 
 
 class SlotCache:
@@ -99,6 +100,10 @@ class SlotCache:
         keys.index_copy_(2, self._target, k)
         values.index_copy_(2, self._target, v)
         return keys[:, :, : self._extent], values[:, :, : self._extent]
+
+    def filled(self, layer: int) -> torch.Tensor:
+        """Which of the slots that are read hold an entry in a layer, bool [B, 1, 1, extent]."""
+        return (self.source[layer, :, : self._extent] != int(Source.EMPTY))[:, None, None]
 
     def truncate(self, length: int) -> None:
         """Forgets the slots from `length` on."""

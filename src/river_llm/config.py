@@ -14,11 +14,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from river_llm.errors import UserError
 
-SCHEMA = 1
+SCHEMA = 2
 """Raised when a default or a meaning changes, so that old runs are not taken for new ones."""
 
 
@@ -55,26 +55,157 @@ class ModelConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoExitConfig:
+class MethodConfig:
+    """What every method says of itself beside its own settings."""
+
+    needs_river: ClassVar[bool] = False
+    """Whether any layer runs in the river."""
+
+    @property
+    def exits(self) -> bool:
+        """Whether the exit criterion is asked."""
+        return False
+
+    @property
+    def prompt_in(self) -> str:
+        """Where the prompt runs: backbone, river, or sequence (one exit depth for all of it)."""
+        return "backbone"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoExitConfig(MethodConfig):
     """Every layer of the backbone for every token."""
 
     name: Literal["no_exit"] = "no_exit"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FullQuantConfig:
+class FullQuantConfig(MethodConfig):
     """Every layer of the river for every token, the prompt included."""
 
+    needs_river: ClassVar[bool] = True
     name: Literal["full_quant"] = "full_quant"
+
+    @property
+    def prompt_in(self) -> str:
+        return "river"
 
 
 @dataclass(frozen=True, kw_only=True)
-class RiverConfig:
+class RiverConfig(MethodConfig):
     """Backbone up to the exit depth, river from there on (paper, method section)."""
 
+    needs_river: ClassVar[bool] = True
     name: Literal["river"] = "river"
     prefill: Literal["sequence", "backbone"] = "sequence"
     pool: Literal["last", "mean"] = "last"
+
+    @property
+    def exits(self) -> bool:
+        return True
+
+    @property
+    def prompt_in(self) -> str:
+        return self.prefill
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExitingConfig(MethodConfig):
+    """A method that leaves the backbone where the criterion says, prompt in the backbone."""
+
+    @property
+    def exits(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskConfig(ExitingConfig):
+    """Later tokens do not see the entries that an exit left out (D-LLM)."""
+
+    name: Literal["mask"] = "mask"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatePropagationConfig(ExitingConfig):
+    """Skipped layers get entries from the exit state (CALM)."""
+
+    name: Literal["state_propagation"] = "state_propagation"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecomputeConfig(ExitingConfig):
+    """Pending tokens run again with a later one (EE-LLM).
+
+    A block of `max_pending` tokens, the present one included, is a full pass; null: blocks grow
+    without bound, as released.
+    """
+
+    name: Literal["recompute"] = "recompute"
+    max_pending: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MonoDecreasingConfig(MethodConfig):
+    """The number of active layers never grows along the text (SkipDecode).
+
+    `form: cap` clamps the criterion's depth to the previous token's. `form: schedule` goes
+    linearly from `most` (null: all layers) to `fewest` over `length` decode steps; `place` says
+    whether what is left beside `warm_up` bottom layers is spent at the top of the stack.
+    """
+
+    name: Literal["mono_decreasing"] = "mono_decreasing"
+    form: Literal["cap", "schedule"] = "cap"
+    most: int | None = None
+    fewest: int = 1
+    length: int = 256
+    warm_up: int = 1
+    place: Literal["exit_top", "skip_low"] = "skip_low"
+
+    @property
+    def exits(self) -> bool:
+        return self.form == "cap"
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantDecodeConfig(MethodConfig):
+    """Control: prompt in the backbone, every decode layer in the river."""
+
+    needs_river: ClassVar[bool] = True
+    name: Literal["quant_decode"] = "quant_decode"
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticFirstConfig(MethodConfig):
+    """Control: the first k decode layers at 16 bits, no criterion."""
+
+    needs_river: ClassVar[bool] = True
+    name: Literal["static_first"] = "static_first"
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticLastConfig(MethodConfig):
+    """Control: the last k decode layers at 16 bits, no criterion."""
+
+    needs_river: ClassVar[bool] = True
+    name: Literal["static_last"] = "static_last"
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RiverShuffledConfig(MethodConfig):
+    """Control: a River run's own depths, permuted within each sample (needs criterion=replay)."""
+
+    needs_river: ClassVar[bool] = True
+    name: Literal["river_shuffled"] = "river_shuffled"
+
+    @property
+    def exits(self) -> bool:
+        return True
+
+    @property
+    def prompt_in(self) -> str:
+        return "sequence"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +213,16 @@ class SimilarityConfig:
     """Exit where the cosine of a block's input and output exceeds tau."""
 
     name: Literal["similarity"] = "similarity"
+    tau: float = 0.5
+    min_depth: int = 1
+    max_depth: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfidenceConfig:
+    """Exit where the head's largest probability on a block's output exceeds tau."""
+
+    name: Literal["confidence"] = "confidence"
     tau: float = 0.5
     min_depth: int = 1
     max_depth: int | None = None
@@ -171,8 +312,20 @@ class OutputConfig:
     dir: str = "results"
 
 
-Method = NoExitConfig | FullQuantConfig | RiverConfig
-CriterionConfig = SimilarityConfig | FixedConfig | NeverConfig | ReplayConfig
+Method = (
+    NoExitConfig
+    | FullQuantConfig
+    | RiverConfig
+    | MaskConfig
+    | StatePropagationConfig
+    | RecomputeConfig
+    | MonoDecreasingConfig
+    | QuantDecodeConfig
+    | StaticFirstConfig
+    | StaticLastConfig
+    | RiverShuffledConfig
+)
+CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
 QuantConfig = HqqInt4Config | RtnInt4Config | NoQuantConfig
 
 
@@ -279,7 +432,8 @@ def _read_union(kind: Any, value: Any, key: str) -> Any:
 def _read_dataclass(kind: Any, value: Any, key: str) -> Any:
     if not isinstance(value, Mapping):
         raise UserError(f"{key or 'the configuration'} must be a group of settings, not {value!r}")
-    hints = typing.get_type_hints(kind)
+    annotated = typing.get_type_hints(kind)
+    hints = {item.name: annotated[item.name] for item in fields(kind)}
     dot = f"{key}." if key else ""
     unknown = sorted(str(k) for k in value if k not in hints)
     if unknown:
@@ -346,16 +500,18 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
         "method": asdict(config.method),
         "engine": asdict(config.engine),
     }
-    if isinstance(config.method, RiverConfig):
+    if isinstance(config.method, MonoDecreasingConfig) and config.method.exits:
+        settings["method"] = {"name": config.method.name, "form": config.method.form}
+    if config.method.exits:
         criterion = asdict(config.criterion)
         criterion.pop("from_run", None)
-        if isinstance(config.criterion, SimilarityConfig):
+        scored = isinstance(config.criterion, SimilarityConfig | ConfidenceConfig)
+        if isinstance(config.criterion, SimilarityConfig | ConfidenceConfig):
             deepest = config.criterion.max_depth
             criterion["max_depth"] = None if deepest is None or deepest >= layers else deepest
-        scored = isinstance(config.criterion, SimilarityConfig)
-        if not (scored and config.method.prefill == "sequence"):
-            settings["method"].pop("pool")
+        if not (scored and config.method.prompt_in == "sequence"):
+            settings["method"].pop("pool", None)
         settings["criterion"] = criterion
-    if not isinstance(config.method, NoExitConfig):
+    if config.method.needs_river:
         settings["quant"] = asdict(config.quant)
     return settings

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from river_llm.decoding import Decoder, StepOutput
 from river_llm.engine.executor import Exit
@@ -44,7 +44,9 @@ class Generation:
         prefill_seconds: time to the first token.
         decode_seconds: sum over the decode steps.
         prefill_exit: trace of the prefill.
-        step_exits: trace of each decode step.
+        step_exits: trace of each decode step; where earlier tokens ran again with a later one,
+            theirs is that of the last step they ran in.
+        block_lengths: tokens fed in each decode step.
     """
 
     tokens: list[int] = field(default_factory=list)
@@ -55,6 +57,7 @@ class Generation:
     decode_seconds: float = 0.0
     prefill_exit: Exit = field(default_factory=lambda: Exit(0))
     step_exits: list[Exit] = field(default_factory=list)
+    block_lengths: list[int] = field(default_factory=list)
 
 
 class CompletionText:
@@ -111,7 +114,11 @@ def generate(
         with timer:
             output = decoder.step()
         result.decode_seconds += timer.seconds
+        result.block_lengths.append(output.block)
         result.step_exits.append(output.trace)
+        for again in range(2, output.block + 1):
+            earlier = result.step_exits[-again]
+            result.step_exits[-again] = replace(earlier, depth=output.trace.depth)
 
 
 def _take(

@@ -38,6 +38,7 @@ class SampleRecord:
         prefill_depth: backbone layers of the prefill.
         exit_depths: one per decode step.
         exit_scores: score at the last test of each step; None when the depth was planned.
+        block_lengths: histogram of the tokens fed per decode step, length as text to count.
         commit: of the code that generated the sample.
     """
 
@@ -58,6 +59,7 @@ class SampleRecord:
     prefill_depth: int
     exit_depths: list[int]
     exit_scores: list[float | None]
+    block_lengths: dict[str, int]
     commit: str | None
 
 

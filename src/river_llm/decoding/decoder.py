@@ -5,11 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 
 from river_llm.cache import SlotCache
 from river_llm.engine.executor import Executor, Exit, NumericsError, StepInputs
+from river_llm.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -20,11 +22,13 @@ class StepOutput:
         tokens: for each row the emitted token ids (greedy).
         logits: [B, n, V] on the device, the logits that chose them.
         trace: where the backbone was left.
+        block: tokens that were fed: 1, or more where earlier tokens run again.
     """
 
     tokens: list[list[int]]
     logits: torch.Tensor
     trace: Exit
+    block: int = 1
 
 
 class Decoder(ABC):
@@ -36,6 +40,9 @@ class Decoder(ABC):
         executor: runs the layers.
         cache: the executor's cache.
     """
+
+    batched: ClassVar[bool] = False
+    """Whether several rows may share a step: at one depth, where the least similar row decides."""
 
     def __init__(self, executor: Executor, cache: SlotCache) -> None:
         self.executor = executor
@@ -64,8 +71,14 @@ class Decoder(ABC):
             prompts: B lists of token ids, of any lengths above 0.
 
         Raises:
+            UserError: several prompts for a method that decodes one sequence at a time.
             NumericsError: NaN in a score or in the logits.
         """
+        if len(prompts) > 1 and not self.batched:
+            raise UserError(
+                f"{type(self).__name__} decodes one sequence at a time, {len(prompts)} were given: "
+                "what a row skips differs from row to row"
+            )
         self.reset()
         longest = max(len(prompt) for prompt in prompts)
         self._pad = [longest - len(prompt) for prompt in prompts]

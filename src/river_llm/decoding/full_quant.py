@@ -9,6 +9,8 @@ from river_llm.engine.executor import Exit
 class FullQuant(Decoder):
     """Runs prompt and decode steps through the whole river."""
 
+    batched = True
+
     def _run_prefill(self, slots: range) -> Exit:
         return self._run_river(slots)
 

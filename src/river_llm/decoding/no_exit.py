@@ -9,6 +9,8 @@ from river_llm.engine.executor import Exit
 class NoExit(Decoder):
     """Runs prompt and decode steps through the whole backbone."""
 
+    batched = True
+
     def _run_prefill(self, slots: range) -> Exit:
         return self._run_backbone(slots)
 

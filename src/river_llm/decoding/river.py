@@ -10,11 +10,11 @@ from dataclasses import replace
 from typing import Literal
 
 from river_llm.cache import SlotCache
-from river_llm.decoding.decoder import Decoder
+from river_llm.decoding.exiting import ExitingDecoder
 from river_llm.engine.executor import Executor, Exit, StepInputs
 
 
-class River(Decoder):
+class River(ExitingDecoder):
     """Backbone up to the exit depth, river from there to the top.
 
     Args:
@@ -25,6 +25,8 @@ class River(Decoder):
         pool: which prompt tokens the sequence-level decision sees.
     """
 
+    batched = True
+
     def __init__(
         self,
         executor: Executor,
@@ -33,29 +35,18 @@ class River(Decoder):
         pool: Literal["last", "mean"] = "last",
     ) -> None:
         super().__init__(executor, cache)
-        self.criterion = executor.criterion
         self.prefill_mode = prefill
         self.pool = pool
 
     def _run_prefill(self, slots: range) -> Exit:
-        inputs = replace(self._inputs(slots), pool=self.pool)
         if self.prefill_mode == "backbone":
-            self.executor.begin(inputs)
-            self.executor.backbone(0, self.num_layers)
-            return Exit(self.num_layers)
-        return self._descend(inputs, step=None)
+            return super()._run_prefill(slots)
+        return self._flow_on(replace(self._inputs(slots), pool=self.pool), step=None)
 
     def _run_step(self, slot: int) -> Exit:
-        return self._descend(self._inputs(range(slot, slot + 1)), step=self.steps_done)
+        return self._flow_on(self._inputs(range(slot, slot + 1)), step=self.steps_done)
 
-    def _descend(self, inputs: StepInputs, step: int | None) -> Exit:
-        self.executor.begin(inputs)
-        planned = self.criterion.plan(step)
-        if planned is None:
-            left = self.executor.until(0, self.criterion.max_depth, self._live)
-        else:
-            depth = min(planned, self.num_layers)
-            self.executor.backbone(0, depth)
-            left = Exit(depth)
+    def _flow_on(self, inputs: StepInputs, step: int | None) -> Exit:
+        left = self._descend(inputs, step)
         self.executor.river(left.depth, self.num_layers)
         return left

@@ -53,7 +53,7 @@ class EagerExecutor(Executor):
         padded = any(inputs.pad)
         self._live = target[None] >= pad[:, None] if padded else None
         self.cache.place(target, extent, self._live)
-        self._mask = self._visibility(target, pad, extent, padded)
+        self._visible = self._visibility(target, pad, extent, padded)
         self._hidden = self.adapter.embed(torch.tensor(inputs.ids, device=self.device))
         self._previous = self._hidden
 
@@ -83,14 +83,30 @@ class EagerExecutor(Executor):
             self.cache.bind(layer, writer)
             self._previous = self._hidden
             self._hidden = self.adapter.run_layer(
-                module, self._hidden, self._mask, self._rotary, self.cache
+                module, self._hidden, self._mask(layer), self._rotary, self.cache
             )
+
+    def _mask(self, layer: int) -> torch.Tensor | None:
+        """What the step's tokens see in a layer, whose own slots are marked already."""
+        if not self._inputs.gaps:
+            return self._visible
+        present = self.cache.filled(layer)
+        return present if self._visible is None else self._visible & present
 
     def backbone(self, first: int, last: int) -> None:
         self._run(first, last, Source.BACKBONE)
 
     def river(self, first: int, last: int) -> None:
         self._run(first, last, Source.RIVER)
+
+    @torch.no_grad()
+    def kv_only(self, first: int, last: int) -> None:
+        backbone = self._stacks[Source.BACKBONE]
+        assert backbone is not None
+        for layer in range(first, last):
+            module = backbone.acquire(layer, len(self._inputs.slots))
+            self.cache.bind(layer, Source.PROPAGATED)
+            self.adapter.project_kv(module, self._hidden, self._rotary, self.cache)
 
     @torch.no_grad()
     def score(self) -> torch.Tensor:

@@ -30,12 +30,15 @@ class StepInputs:
         slots: cache slots of the T tokens, shared by the batch, ascending.
         ids: token ids, B lists of T.
         pad: left padding of each row; rotary position = slot - pad.
+        gaps: False: every earlier slot that is no padding holds an entry in every layer; True:
+            each layer also hides the slots that are empty in it.
         pool: which rows the exit score sees: the last token, or the mean over live tokens.
     """
 
     slots: Sequence[int]
     ids: Sequence[Sequence[int]]
     pad: Sequence[int]
+    gaps: bool = False
     pool: Literal["last", "mean"] = "last"
 
 
@@ -80,6 +83,13 @@ class Executor(ABC):
     @abstractmethod
     def river(self, first: int, last: int) -> None:
         """Runs river layers first..last-1."""
+
+    @abstractmethod
+    def kv_only(self, first: int, last: int) -> None:
+        """Writes the entries of backbone layers first..last-1 for the present hidden states.
+
+        Only norm and k/v projections of the layers run; the hidden states stay as they are.
+        """
 
     @abstractmethod
     def score(self) -> torch.Tensor:

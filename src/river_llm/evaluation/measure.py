@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from river_llm.analysis.statistics import bootstrap_ratio
-from river_llm.config import NoExitConfig, RunConfig
+from river_llm.config import NoExitConfig, RunConfig, StatePropagationConfig
 from river_llm.decoding import Decoder
 from river_llm.evaluation.fidelity import (
     ForcedText,
@@ -115,7 +115,12 @@ def speedup(
     measured = [sum(t.arm_seconds) for t in times]
     ratio, low, high = bootstrap_ratio(reference, measured, seed=config.seed)
     layers = runtime.adapter.num_layers
-    own = Traffic(runtime.adapter, runtime.river_of(config))
+    own = Traffic(
+        runtime.adapter,
+        runtime.river_of(config),
+        propagates=isinstance(config.method, StatePropagationConfig),
+        criterion=arm.executor.criterion,
+    )
     full = Traffic(runtime.adapter, None)
     own_bytes = sum(own.total(t.arm_depths, t.prompt_tokens) for t in times)
     full_bytes = sum(full.total([layers] * t.steps, t.prompt_tokens) for t in times)

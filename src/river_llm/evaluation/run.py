@@ -13,10 +13,20 @@ import torch
 
 from river_llm.analysis.summary import summarize
 from river_llm.config import (
+    ConfidenceConfig,
+    CriterionConfig,
     FidelityConfig,
+    FixedConfig,
+    MonoDecreasingConfig,
+    NeverConfig,
     NoExitConfig,
+    RecomputeConfig,
+    ReplayConfig,
     RiverConfig,
     RunConfig,
+    SimilarityConfig,
+    StaticFirstConfig,
+    StaticLastConfig,
     effective_settings,
     identity,
     parse,
@@ -25,9 +35,10 @@ from river_llm.decoding import Decoder
 from river_llm.environment import git_state, snapshot
 from river_llm.errors import UserError
 from river_llm.evaluation import measure
+from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
-from river_llm.evaluation.runtime import Runtime, depths_fingerprint, recorded_depths
+from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.samples import check_resumable, complete_samples
 from river_llm.generation import StopRules
 from river_llm.quant.store import quant_record
@@ -98,7 +109,7 @@ class Run:
             "device": runtime.adapter.device.type,
             "chat": model.chat,
         }
-        if not isinstance(config.method, NoExitConfig):
+        if config.method.needs_river:
             resolved["quantizer"] = quant_record(config.quant)
         if self.depths is not None:
             resolved["depths"] = depths_fingerprint(self.depths)
@@ -243,14 +254,15 @@ def _header(run: Run) -> dict[str, Any]:
         **{key: value for key, value in run.settings["exp"].items() if key != "name"},
         "dtype": config.model.dtype,
         "engine": config.engine.name,
-        "prefill": "backbone",
+        "prefill": config.method.prompt_in,
     }
-    if not isinstance(config.method, NoExitConfig):
+    if config.method.needs_river:
         settings["quant"] = quant_record(config.quant)
-        settings["prefill"] = "river"
-    if isinstance(config.method, RiverConfig):
+    if config.method.exits:
         settings["criterion"] = run.settings["criterion"]
-        settings["prefill"] = config.method.prefill
+    own = {k: v for k, v in run.settings["method"].items() if k not in ("name", "prefill")}
+    if own:
+        settings["method"] = own
     return {
         "exp": config.exp.name,
         "label": run.task.label,
@@ -265,17 +277,34 @@ def _header(run: Run) -> dict[str, Any]:
 
 def arm_name(config: RunConfig) -> str:
     """Short name of a method with its settings, for tables and plots."""
-    if not isinstance(config.method, RiverConfig):
-        return config.method.name
-    criterion = asdict(config.criterion)
-    kind = criterion.pop("name")
-    shown = {
-        "similarity": lambda: f"tau={criterion['tau']:.4g}",
-        "fixed": lambda: f"depth={criterion['depth']}",
-        "never": lambda: "never exits",
-        "replay": lambda: "replay",
-    }[kind]()
-    return f"river {shown} {config.method.prefill}"
+    method = config.method
+    words: list[str] = [method.name]
+    if method.exits:
+        words.append(_criterion_name(config.criterion))
+    match method:
+        case RiverConfig(prefill=prefill):
+            words.append(prefill)
+        case RecomputeConfig(max_pending=int(most)):
+            words.append(f"max_pending={most}")
+        case MonoDecreasingConfig(form="schedule", most=most, fewest=fewest, place=place):
+            words.append(f"{'all' if most is None else most}->{fewest} {place}")
+        case StaticFirstConfig(k=k) | StaticLastConfig(k=k):
+            words.append(f"k={k}")
+    return " ".join(words)
+
+
+def _criterion_name(criterion: CriterionConfig) -> str:
+    match criterion:
+        case SimilarityConfig(tau=tau):
+            return f"tau={tau:.4g}"
+        case ConfidenceConfig(tau=tau):
+            return f"confidence={tau:.4g}"
+        case FixedConfig(depth=depth):
+            return f"depth={depth}"
+        case NeverConfig():
+            return "never exits"
+        case ReplayConfig():
+            return "replay"
 
 
 def write_summary(

@@ -2,35 +2,18 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from river_llm.cache import SlotCache
-from river_llm.config import (
-    CriterionConfig,
-    FixedConfig,
-    FullQuantConfig,
-    NeverConfig,
-    NoExitConfig,
-    QuantConfig,
-    ReplayConfig,
-    RiverConfig,
-    RunConfig,
-    SimilarityConfig,
-)
-from river_llm.decoding import Decoder, FullQuant, NoExit, River
+from river_llm.config import FullQuantConfig, QuantConfig, RunConfig
+from river_llm.decoding import Decoder
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.weights import ResidentLayers
-from river_llm.errors import UserError
-from river_llm.exits import Criterion, Fixed, Never, Replay, Similarity
+from river_llm.evaluation.criteria import Depths, build_criterion
+from river_llm.evaluation.methods import build_decoder
+from river_llm.exits import Criterion, Never
 from river_llm.models.loading import LoadedModel, load_model
 from river_llm.quant.river import RiverLayers, build_river
-from river_llm.records import RunFolder
-
-Depths = Mapping[str, tuple[int, Sequence[int]]]
 
 
 class Runtime:
@@ -58,7 +41,7 @@ class Runtime:
 
     def river_of(self, config: RunConfig) -> RiverLayers | None:
         """The river that a run's method needs; None: it needs none."""
-        return None if isinstance(config.method, NoExitConfig) else self.river(config.quant)
+        return self.river(config.quant) if config.method.needs_river else None
 
     def decoder(self, config: RunConfig, criterion: Criterion, slots: int) -> Decoder:
         """The decoder of a run, for one sequence of up to `slots` tokens."""
@@ -75,13 +58,7 @@ class Runtime:
         executor = EagerExecutor(
             adapter, cache, criterion, ResidentLayers(adapter.layers), self.river_of(config)
         )
-        match config.method:
-            case NoExitConfig():
-                return NoExit(executor, cache)
-            case FullQuantConfig():
-                return FullQuant(executor, cache)
-            case RiverConfig(prefill=prefill, pool=pool):
-                return River(executor, cache, prefill, pool)
+        return build_decoder(config.method, executor, cache)
 
     def criterion(self, config: RunConfig, depths: Depths | None) -> Criterion:
         """The exit criterion of a run.
@@ -94,7 +71,7 @@ class Runtime:
             UserError: a depth outside the model.
         """
         layers = self.adapter.num_layers
-        if not isinstance(config.method, RiverConfig):
+        if not config.method.exits:
             return Never(layers)
         return build_criterion(config.criterion, layers, depths)
 
@@ -113,53 +90,3 @@ class Runtime:
             "shared_bytes": self.adapter.shared_nbytes(),
             "kv_bytes": decoder.cache.nbytes,
         }
-
-
-def build_criterion(config: CriterionConfig, layers: int, depths: Depths | None) -> Criterion:
-    """The criterion of a configuration for a model of `layers` layers.
-
-    Raises:
-        UserError: a depth outside the model.
-    """
-    match config:
-        case SimilarityConfig(tau=tau, min_depth=lowest, max_depth=deepest):
-            if not 1 <= lowest < layers:
-                raise UserError(
-                    f"criterion.min_depth={lowest}: scores are tested at depths 1 to {layers - 1}"
-                )
-            if deepest is not None and deepest < lowest:
-                raise UserError(
-                    f"criterion.max_depth={deepest} is below criterion.min_depth={lowest}"
-                )
-            return Similarity(layers, tau, lowest, deepest)
-        case FixedConfig(depth=depth):
-            if not 0 <= depth <= layers:
-                raise UserError(f"criterion.depth={depth}: this model has depths 0 to {layers}")
-            return Fixed(layers, depth)
-        case NeverConfig():
-            return Never(layers)
-        case ReplayConfig(from_run=source):
-            if depths is None:
-                raise TypeError("replay needs recorded depths")
-            return Replay(layers, depths, source)
-
-
-def recorded_depths(config: RunConfig) -> Depths | None:
-    """The depths that `criterion=replay` names; None for every other criterion.
-
-    Raises:
-        UserError: the run folder holds no samples.
-    """
-    if not (isinstance(config.method, RiverConfig) and isinstance(config.criterion, ReplayConfig)):
-        return None
-    source = config.criterion.from_run
-    records = RunFolder(Path(source)).samples()
-    if not records:
-        raise UserError(f"criterion.from_run={source} holds no samples: give a run's folder")
-    return {r.id: (r.prefill_depth, r.exit_depths) for r in records}
-
-
-def depths_fingerprint(depths: Depths) -> str:
-    """Hash of recorded depths, for the run identity."""
-    content = json.dumps({key: [p, list(d)] for key, (p, d) in depths.items()}, sort_keys=True)
-    return hashlib.sha256(content.encode()).hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -123,5 +124,8 @@ def _run_sample(
         prefill_depth=result.prefill_exit.depth,
         exit_depths=[step.depth for step in result.step_exits],
         exit_scores=[step.score for step in result.step_exits],
+        block_lengths={
+            str(length): count for length, count in sorted(Counter(result.block_lengths).items())
+        },
         commit=commit,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from river_llm.exits import Confidence, Criterion
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.quant.river import RiverLayers
 
@@ -13,34 +14,57 @@ class Traffic:
 
     Args:
         adapter: the backbone.
-        river: the river; None for no_exit.
+        river: the river that runs the layers beyond the exit; None: nothing runs them.
+        propagates: whether skipped layers project keys and values from the exit state.
+        criterion: asked in each step; None: none is.
     """
 
-    def __init__(self, adapter: BackboneAdapter, river: RiverLayers | None) -> None:
+    def __init__(
+        self,
+        adapter: BackboneAdapter,
+        river: RiverLayers | None,
+        *,
+        propagates: bool = False,
+        criterion: Criterion | None = None,
+    ) -> None:
         layers = range(adapter.num_layers)
-        self._backbone = [_linear_bytes(adapter, n, own=True) for n in layers]
-        biases = [_linear_bytes(adapter, n, own=False) for n in layers]
-        self._backbone = [w + b for w, b in zip(self._backbone, biases, strict=True)]
-        self._river = (
-            [river.layer_nbytes(n) + b for n, b in zip(layers, biases, strict=True)]
-            if river
-            else []
-        )
+        self._criterion = criterion
+        self._backbone = [_linear_bytes(adapter, n) for n in layers]
+        # Norms and biases, which both stacks share.
+        self._shared = [
+            sum(p.nbytes for p in adapter.layers[n].parameters()) - self._backbone[n]
+            for n in layers
+        ]
+        self._skipped = [0 for _ in layers]
+        if river is not None:
+            self._skipped = [river.layer_nbytes(n) + self._shared[n] for n in layers]
+        elif propagates:
+            self._skipped = [_linear_bytes(adapter, n, "k_proj", "v_proj") for n in layers]
         element = adapter.dtype.itemsize
-        self._head = adapter.head_nbytes() + adapter.hidden_size * element
-        norms = sum(p.nbytes for layer in adapter.layers for p in layer.parameters())
-        self._norms = norms - sum(self._backbone)
-        self._kv_slot = 2 * adapter.num_layers * adapter.kv_heads * adapter.head_dim * element
+        self._head = adapter.head_nbytes()
+        self._embedding = adapter.hidden_size * element
+        self._kv_layer_slot = 2 * adapter.kv_heads * adapter.head_dim * element
+        self._all_layers_attend = river is not None
 
     def step_bytes(self, depth: int, extent: int) -> int:
         """Bytes of a decode step.
 
         Args:
-            depth: backbone layers that ran; the river ran the others (if there is one).
+            depth: backbone layers that ran.
             extent: filled cache slots, the step's own included.
         """
-        weights = sum(self._backbone[:depth]) + sum(self._river[depth:])
-        return weights + self._norms + self._head + self._kv_slot * extent
+        weights = sum(self._backbone[:depth]) + sum(self._shared[:depth])
+        weights += sum(self._skipped[depth:])
+        attending = len(self._backbone) if self._all_layers_attend else depth
+        heads = 1 + self._head_reads(depth)
+        kv = attending * self._kv_layer_slot * extent
+        return weights + self._embedding + heads * self._head + kv
+
+    def _head_reads(self, depth: int) -> int:
+        """Times that the exit test itself reads norm and head."""
+        if not isinstance(self._criterion, Confidence):
+            return 0
+        return sum(self._criterion.tested(d) for d in range(1, depth + 1))
 
     def total(self, depths: Sequence[int], prompt_tokens: int) -> int:
         """Bytes of consecutive decode steps behind a prompt."""
@@ -49,12 +73,10 @@ class Traffic:
         )
 
 
-def _linear_bytes(adapter: BackboneAdapter, layer: int, *, own: bool) -> int:
-    """Bytes of a layer's linear weights, or (own=False) of their biases, which both stacks read."""
-    total = 0
-    for linear in adapter.linears(layer).values():
-        if own:
-            total += linear.weight.nbytes
-        elif linear.bias is not None:
-            total += linear.bias.nbytes
-    return total
+def _linear_bytes(adapter: BackboneAdapter, layer: int, *names: str) -> int:
+    """Bytes of a layer's linear weights, of all or of those whose name ends so."""
+    return sum(
+        linear.weight.nbytes
+        for name, linear in adapter.linears(layer).items()
+        if not names or name.endswith(names)
+    )

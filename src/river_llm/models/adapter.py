@@ -123,6 +123,28 @@ class BackboneAdapter:
         result: torch.Tensor = out[0] if isinstance(out, tuple) else out
         return result
 
+    def project_kv(
+        self, layer: nn.Module, hidden: torch.Tensor, rotary: Rotary, cache: LayerCache
+    ) -> None:
+        """Writes a layer's keys and values for given states and runs nothing else of it.
+
+        Args:
+            layer: the decoder layer; its own input norm and k/v projections are applied.
+            hidden: [B, T, H].
+            rotary: cos and sin at the tokens' positions, [B, T, D].
+            cache: written once.
+        """
+        attn: Any = layer.self_attn
+        normed = layer.input_layernorm(hidden)  # type: ignore[operator]
+        heads = (*normed.shape[:-1], self.kv_heads, self.head_dim)
+        k, v = attn.k_proj(normed).view(heads), attn.v_proj(normed).view(heads)
+        if hasattr(attn, "k_norm"):
+            k = attn.k_norm(k)
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        cos, sin = rotary[0].unsqueeze(1), rotary[1].unsqueeze(1)
+        first, second = k.chunk(2, dim=-1)
+        cache.update(k * cos + torch.cat((-second, first), dim=-1) * sin, v)
+
     def head(self, hidden: torch.Tensor) -> torch.Tensor:
         """Final norm and LM head: [..., H] to logits [..., V]."""
         out: torch.Tensor = self._lm_head(self._norm(hidden))

@@ -1,0 +1,383 @@
+"""Equivalence of each KV strategy with something computed another way, in float32.
+
+Depths come from a fixed cycle, so every run has several distinct exits and later tokens at full
+depth that read what the exits left. Each test has a twin with the mechanism broken by one line.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from river_llm.cache import SlotCache, Source
+from river_llm.decoding import (
+    FullQuant,
+    Mask,
+    MonoDecreasingCap,
+    MonoDecreasingSchedule,
+    NoExit,
+    Recompute,
+    River,
+    Schedule,
+    StatePropagation,
+    Static,
+)
+from river_llm.errors import UserError
+from river_llm.exits import Confidence, Criterion, Fixed, Never, Similarity
+from tiny import (
+    COPIED,
+    KINDS,
+    LAYERS,
+    OTHER_PROMPT,
+    PROMPT,
+    QUANT,
+    SLOTS,
+    make_executor,
+    run,
+    tiny_model,
+)
+
+TOKENS = 20
+CYCLE = (4, 1, 3, 5, 2, 5, 1)
+
+
+class Scripted(Criterion):
+    """Plans depths from a cycle."""
+
+    def plan(self, step):
+        return LAYERS if step is None else CYCLE[step % len(CYCLE)]
+
+
+def make(kind, strategy, rivers, criterion=None, quant=COPIED, **settings):
+    criterion = Scripted(LAYERS) if criterion is None else criterion
+    return strategy(*make_executor(tiny_model(kind), criterion, rivers, quant), **settings)
+
+
+def proves(depths):
+    """The run has exits of several depths and a later token at full depth."""
+    assert len(set(depths)) >= 3
+    assert sum(depth < LAYERS for depth in depths) >= 0.3 * len(depths)
+    assert LAYERS in depths[2:]
+
+
+EXITING = [Mask, StatePropagation, Recompute, MonoDecreasingCap]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("strategy", EXITING)
+def test_without_exits_every_strategy_is_no_exit(kind, strategy, rivers):
+    expected = run(make(kind, NoExit, rivers), [PROMPT], TOKENS)
+    for criterion in (Never(LAYERS), Similarity(LAYERS, tau=1.01)):
+        tokens, logits, depths = run(make(kind, strategy, rivers, criterion), [PROMPT], TOKENS)
+        assert tokens == expected[0]
+        assert torch.allclose(logits, expected[1], atol=1e-5)
+        assert set(depths) == {LAYERS}
+
+
+# --- mask ---------------------------------------------------------------------------------
+
+
+class Compact:
+    """A cache that appends what ran in each layer, and holds nothing else."""
+
+    def __init__(self):
+        self.entries = [[] for _ in range(LAYERS)]
+        self.layer = 0
+
+    def update(self, k, v, *_, **__):
+        self.entries[self.layer].append((k, v))
+        ks, vs = zip(*self.entries[self.layer], strict=True)
+        return torch.cat(ks, 2), torch.cat(vs, 2)
+
+
+def compacted_logits(adapter, fed, prompt_length, depths):
+    """Each token attends to the compact list of the entries that are there in a layer."""
+    cos, sin = adapter.rotary_table(SLOTS)
+    store, out = Compact(), []
+    steps = [(list(range(prompt_length)), LAYERS)]
+    steps += [([prompt_length + n], depth) for n, depth in enumerate(depths)]
+    with torch.no_grad():
+        for positions, depth in steps:
+            state = adapter.embed(torch.tensor([[fed[p] for p in positions]]))
+            rotary = (cos[positions][None], sin[positions][None])
+            for layer in range(depth):
+                store.layer = layer
+                state = adapter.run_layer(adapter.layers[layer], state, None, rotary, store)
+            out.append(adapter.head(state[:, -1:]))
+    return torch.cat(out, 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_mask_equals_attention_over_the_compact_list_of_entries(kind, rivers):
+    decoder = make(kind, Mask, rivers)
+    tokens, logits, depths = run(decoder, [PROMPT], TOKENS)
+    proves(depths)
+    fed = PROMPT + tokens[0]
+    adapter = decoder.executor.adapter
+    assert torch.allclose(logits, compacted_logits(adapter, fed, len(PROMPT), depths), atol=1e-4)
+    source = decoder.cache.source[:, 0, len(PROMPT) : len(PROMPT) + len(depths)]
+    assert (source != int(Source.EMPTY)).sum(0).tolist() == depths
+
+
+def test_a_mask_that_shows_empty_slots_differs(rivers, monkeypatch):
+    decoder = make("qwen3", Mask, rivers)
+    monkeypatch.setattr(
+        SlotCache, "filled", lambda self, layer: torch.ones(1, 1, 1, self._extent, dtype=torch.bool)
+    )
+    tokens, logits, depths = run(decoder, [PROMPT], TOKENS)
+    fed = PROMPT + tokens[0]
+    expected = compacted_logits(decoder.executor.adapter, fed, len(PROMPT), depths)
+    assert not torch.allclose(logits, expected, atol=1e-2)
+
+
+def test_mask_forgets_the_slots_of_an_earlier_prompt(rivers):
+    alone = run(make("qwen2", Mask, rivers), [OTHER_PROMPT], TOKENS)
+    shared = make("qwen2", Mask, rivers)
+    run(shared, [PROMPT], TOKENS + 8)
+    again = run(shared, [OTHER_PROMPT], TOKENS)
+    assert again[0] == alone[0]
+    assert torch.equal(again[1], alone[1])
+
+
+# --- state propagation --------------------------------------------------------------------
+
+
+class Spy:
+    """Takes the keys and values that a whole decoder layer writes."""
+
+    def update(self, k, v, *_, **__):
+        self.k, self.v = k, v
+        return k, v
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_state_propagation_writes_what_each_layer_would_for_the_exit_state(kind, rivers):
+    decoder = make(kind, StatePropagation, rivers)
+    _, _, depths = run(decoder, [PROMPT], 2)
+    (depth,) = depths
+    position = len(PROMPT)
+    assert depth < LAYERS
+    executor = decoder.executor
+    state, spy = executor.hidden(), Spy()
+    rotary = (executor._cos[[position]][None], executor._sin[[position]][None])
+    for layer in range(depth, LAYERS):
+        with torch.no_grad():
+            module = executor.adapter.layers[layer]
+            executor.adapter.run_layer(module, state, None, rotary, spy)
+        assert torch.allclose(decoder.cache.k[layer, 0, :, position], spy.k[0, :, 0], atol=1e-6)
+        assert torch.allclose(decoder.cache.v[layer, 0, :, position], spy.v[0, :, 0], atol=1e-6)
+    column = decoder.cache.source[:, 0, position].tolist()
+    assert column == [int(Source.BACKBONE)] * depth + [int(Source.PROPAGATED)] * (LAYERS - depth)
+
+
+def test_state_propagation_emits_from_the_exit_state(rivers):
+    decoder = make("llama", StatePropagation, rivers)
+    decoder.prefill([PROMPT])
+    logits = decoder.step().logits
+    assert torch.equal(logits, decoder.executor.adapter.head(decoder.executor.hidden()))
+
+
+def test_propagating_with_another_layers_projections_differs(rivers, monkeypatch):
+    expected = run(make("llama", StatePropagation, rivers), [PROMPT], TOKENS)
+    proves(expected[2])
+    decoder = make("llama", StatePropagation, rivers)
+    adapter = decoder.executor.adapter
+    original = adapter.project_kv
+    monkeypatch.setattr(
+        adapter, "project_kv", lambda layer, *rest: original(adapter.layers[0], *rest)
+    )
+    assert not torch.allclose(run(decoder, [PROMPT], TOKENS)[1], expected[1], atol=1e-2)
+
+
+# --- recompute ----------------------------------------------------------------------------
+
+
+def assert_equals_fresh_prefill(decoder, kind, fed, length, rivers):
+    """All layers hold, for the first `length` slots, what a prefill of the same tokens writes."""
+    fresh = make(kind, NoExit, rivers)
+    fresh.prefill([fed[:length]])
+    for ours, theirs in ((decoder.cache.k, fresh.cache.k), (decoder.cache.v, fresh.cache.v)):
+        assert torch.allclose(ours[:, :, :, :length], theirs[:, :, :, :length], atol=1e-4)
+    assert (decoder.cache.source[:, 0, :length] == int(Source.BACKBONE)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_after_a_full_pass_recompute_holds_what_a_fresh_prefill_writes(kind, rivers):
+    decoder = make(kind, Recompute, rivers)
+    fed = [*PROMPT, decoder.prefill([PROMPT]).tokens[0][0]]
+    blocks, depths, full = [], [], 0
+    for _ in range(TOKENS):
+        out = decoder.step()
+        blocks.append(out.block)
+        depths.append(out.trace.depth)
+        if out.trace.depth == LAYERS:
+            full += 1
+            assert_equals_fresh_prefill(decoder, kind, fed, len(fed), rivers)
+        fed.append(out.tokens[0][0])
+    proves(depths)
+    assert full >= 4
+    # By hand from the cycle 4 1 3 5 2 5 1: a block grows by one until depth 5 ends it.
+    assert blocks[:10] == [1, 2, 3, 4, 1, 2, 1, 2, 3, 4]
+
+
+def test_after_an_early_exit_recompute_does_not_hold_it(rivers):
+    decoder = make("llama", Recompute, rivers)
+    fed = [*PROMPT, decoder.prefill([PROMPT]).tokens[0][0]]
+    decoder.step()
+    with pytest.raises(AssertionError):
+        assert_equals_fresh_prefill(decoder, "llama", fed, len(fed), rivers)
+
+
+def test_a_full_block_forces_a_full_pass(rivers):
+    decoder = make("llama", Recompute, rivers, Fixed(LAYERS, 2), max_pending=3)
+    decoder.prefill([PROMPT])
+    outs = [decoder.step() for _ in range(7)]
+    assert [out.block for out in outs] == [1, 2, 3, 1, 2, 3, 1]
+    assert [out.trace.depth for out in outs] == [2, 2, LAYERS, 2, 2, LAYERS, 2]
+
+
+def test_recompute_without_a_cap_grows_without_bound(rivers):
+    decoder = make("llama", Recompute, rivers, Fixed(LAYERS, 2))
+    decoder.prefill([PROMPT])
+    assert [decoder.step().block for _ in range(6)] == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 9])
+def test_recompute_rolls_back_into_a_pending_block(steps, rivers):
+    decoder = make("qwen2", Recompute, rivers)
+    tokens, logits, _ = run(decoder, [PROMPT], TOKENS)
+    decoder.rollback(steps)
+    again = [decoder.step() for _ in range(steps)]
+    assert [out.tokens[0][0] for out in again] == tokens[0][-steps:]
+    assert torch.allclose(torch.cat([o.logits for o in again], 1), logits[:, -steps:], atol=1e-5)
+
+
+# --- mono_decreasing ----------------------------------------------------------------------
+
+
+def assert_prefixes(cache, length):
+    """In every layer the slots with entries are a prefix of the text."""
+    for layer in range(LAYERS):
+        filled = (cache.source[layer, 0, :length] != int(Source.EMPTY)).tolist()
+        assert filled == sorted(filled, reverse=True)
+
+
+SCHEDULES = [
+    Schedule(5, 2, 8, 1, "skip_low"),
+    Schedule(5, 1, 12, 0, "exit_top"),
+    Schedule(4, 2, 6, 2, "skip_low"),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_schedule_leaves_a_prefix_in_every_layer(kind, schedule, rivers):
+    decoder = make(kind, MonoDecreasingSchedule, rivers, schedule=schedule)
+    _, _, depths = run(decoder, [PROMPT], TOKENS)
+    assert depths == sorted(depths, reverse=True)
+    assert depths[0] == schedule.most
+    assert depths[-1] == schedule.fewest
+    assert_prefixes(decoder.cache, len(PROMPT) + len(depths))
+
+
+def test_schedule_by_hand():
+    schedule = Schedule(most=10, fewest=2, length=4, warm_up=1, place="skip_low")
+    assert [schedule.active(step) for step in range(6)] == [10, 8, 6, 4, 2, 2]
+
+
+def test_skip_low_runs_the_warm_up_and_the_top(rivers):
+    decoder = make(
+        "llama", MonoDecreasingSchedule, rivers, schedule=Schedule(3, 3, 1, 1, "skip_low")
+    )
+    run(decoder, [PROMPT], 2)
+    column = decoder.cache.source[:, 0, len(PROMPT)] != int(Source.EMPTY)
+    assert column.tolist() == [True, False, False, True, True]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_cap_never_lets_the_depth_grow(kind, rivers):
+    decoder = make(kind, MonoDecreasingCap, rivers)
+    tokens, logits, depths = run(decoder, [PROMPT], TOKENS)
+    # The cycle 4 1 3 5 ... clamped to the smallest depth so far.
+    assert depths[:4] == [4, 1, 1, 1]
+    assert_prefixes(decoder.cache, len(PROMPT) + len(depths))
+    # Nothing that is read is missing, so hiding empty slots changes nothing.
+    fed = PROMPT + tokens[0]
+    expected = compacted_logits(decoder.executor.adapter, fed, len(PROMPT), depths)
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+def test_exits_without_the_cap_leave_gaps(rivers):
+    decoder = make("llama", Mask, rivers)
+    run(decoder, [PROMPT], TOKENS)
+    with pytest.raises(AssertionError):
+        assert_prefixes(decoder.cache, len(PROMPT) + TOKENS - 1)
+
+
+# --- controls -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("k", [0, 2, LAYERS])
+def test_static_first_is_river_at_that_depth_behind_a_backbone_prefill(kind, k, rivers):
+    expected = run(
+        make(kind, River, rivers, Fixed(LAYERS, k), QUANT, prefill="backbone"), [PROMPT], TOKENS
+    )
+    actual = run(
+        make(kind, Static, rivers, Never(LAYERS), QUANT, backbone_layers=range(k)),
+        [PROMPT],
+        TOKENS,
+    )
+    assert actual[0] == expected[0]
+    assert torch.equal(actual[1], expected[1])
+    assert actual[2] == expected[2]
+
+
+@pytest.mark.parametrize("layers", [[3, 4], [0, 2, 4], [1]])
+def test_static_runs_the_chosen_layers_in_the_backbone(layers, rivers):
+    decoder = make("llama", Static, rivers, Never(LAYERS), backbone_layers=layers)
+    _, _, depths = run(decoder, [PROMPT], 4)
+    assert set(depths) == {len(layers)}
+    for step in range(3):
+        column = decoder.cache.source[:, 0, len(PROMPT) + step].tolist()
+        expected = [Source.BACKBONE if n in layers else Source.RIVER for n in range(LAYERS)]
+        assert column == [int(source) for source in expected]
+
+
+@pytest.mark.parametrize("strategy", [FullQuant, Static])
+def test_a_planned_step_reads_the_host_once(strategy, rivers):
+    settings = {"backbone_layers": [1, 3]} if strategy is Static else {}
+    decoder = make("llama", strategy, rivers, Never(LAYERS), **settings)
+    decoder.prefill([PROMPT])
+    before = decoder.executor.reads
+    decoder.step()
+    assert decoder.executor.reads - before == 1
+
+
+# --- confidence ---------------------------------------------------------------------------
+
+
+def test_confidence_is_the_largest_probability_of_the_head(rivers):
+    model = tiny_model("llama")
+    with torch.no_grad():
+        states = model(torch.tensor([PROMPT]), output_hidden_states=True).hidden_states
+        adapter = make_executor(model, Never(LAYERS), rivers, COPIED)[0].adapter
+        by_hand = [adapter.head(state[0, -1]).softmax(-1).max().item() for state in states[1:-1]]
+    for depth, value in enumerate(by_hand, start=1):
+        criterion = Confidence(LAYERS, value - 1e-4, min_depth=depth)
+        decoder = River(*make_executor(model, criterion, rivers, COPIED))
+        trace = decoder.prefill([PROMPT]).trace
+        assert trace.depth == depth
+        assert trace.score == pytest.approx(value, abs=1e-5)
+
+
+# --- batches ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [*EXITING, MonoDecreasingSchedule])
+def test_strategies_of_one_sequence_refuse_a_batch(strategy, rivers):
+    executor, cache = make_executor(tiny_model("llama"), Never(LAYERS), rivers, COPIED, batch=2)
+    settings = {"schedule": SCHEDULES[0]} if strategy is MonoDecreasingSchedule else {}
+    decoder = strategy(executor, cache, **settings)
+    with pytest.raises(UserError, match="one sequence at a time"):
+        decoder.prefill([PROMPT, OTHER_PROMPT])
