@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from river_llm.composition import CONF, load_config
 from river_llm.config import (
@@ -110,7 +109,23 @@ def test_no_group_is_left_out_above():
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_an_option_is_called_like_its_file(path: Path):
     if path.parent != CONF:
-        assert yaml.safe_load(path.read_text("utf-8"))["name"] == path.stem
+        group, name = path.parent.name, path.stem
+        composed = load_config([f"{group}={name}", *REQUIRED.get(name, [])])
+        assert getattr(composed, group).name == name
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("embedded", "smollm2_135m"),
+        ("org/Tiny-LM", "Tiny-LM"),
+        ("'/ck/run 3/'", "run_3"),
+        ("../up", "up"),
+    ],
+)
+def test_another_model_is_not_filed_under_the_default_ones_name(path: str, name: str):
+    assert load_config([f"model.path={path}"]).model.name == name
+    assert load_config([f"model.path={path}", "model.name=mine"]).model.name == "mine"
 
 
 def test_defaults_are_those_that_the_documents_name():
@@ -471,7 +486,7 @@ def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
         (["exp=humaneval"], ["exp=humaneval", "exp.allow_code_execution=true"]),
         # known by what it holds (`resolved`), not by where it lies
         (["exp=gsm8k"], ["exp=gsm8k", "data.path=copy.jsonl"]),
-        ([], ["model.path=elsewhere"]),
+        ([], ["model.path=elsewhere", "model.name=smollm2_135m"]),
         ([], ["model.device=cpu"]),
         ([], ["model.chat=always"]),
         (

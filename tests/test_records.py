@@ -307,15 +307,14 @@ def test_a_rewrite_of_the_same_records_gives_the_same_bytes(folder: RunFolder):
     assert folder.samples_path.read_bytes() == before
 
 
-@pytest.mark.parametrize("what", ["rewrite", "write_json", "write_text", "write_steps"])
+@pytest.mark.parametrize("what", ["rewrite", "write_json", "write_steps"])
 def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     folder: RunFolder, monkeypatch: pytest.MonkeyPatch, what: str
 ):
     write(folder, FIRST)
     folder.write_json("summary.json", {"old": 1})
-    folder.write_text("note.txt", "old")
     folder.write_steps([FIRST])
-    names = ["samples.jsonl", "summary.json", "note.txt", "steps.parquet"]
+    names = ["samples.jsonl", "summary.json", "steps.parquet"]
     before = {name: (folder.path / name).read_bytes() for name in names}
 
     def killed(self: Path, target: Path) -> None:
@@ -328,7 +327,6 @@ def test_a_file_is_replaced_as_a_whole_or_not_at_all(
     call = {
         "rewrite": lambda: folder.rewrite([SECOND]),
         "write_json": lambda: folder.write_json("summary.json", {"new": 2}),
-        "write_text": lambda: folder.write_text("note.txt", "new"),
         "write_steps": lambda: folder.write_steps([SECOND, FIRST]),
     }[what]
     with pytest.raises(KeyboardInterrupt):

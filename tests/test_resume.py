@@ -155,15 +155,17 @@ def test_two_samples_and_then_four_are_four_samples(
     start: Starter, prefills: list[list[int]], tmp_path: Path, method: list[str]
 ):
     whole = start.elsewhere(tmp_path / "undisturbed")(*method, *ALONE)
-    asked = list(prefills)
+    # Each start warms up on the first prompt that it is to generate.
+    warmed, *asked = prefills
+    assert warmed == asked[0]
     assert len(asked) == 4
     prefills.clear()
     first = start(*method, *ALONE, "limit=2")
     finished = lines(first)
-    assert prefills == asked[:2]
+    assert prefills == [asked[0], *asked[:2]]
     prefills.clear()
     second = start(*method, *ALONE)
-    assert prefills == asked[2:]
+    assert prefills == [asked[2], *asked[2:]]
     assert second.folder == first.folder
     assert lines(second)[:2] == finished
     assert timeless(second) == timeless(whole)
@@ -372,8 +374,9 @@ def test_another_commit_may_read(start: Starter, commit: Callable[..., None]):
     first = start(*RIVER, *ALONE)
     commit("beef")
     for limit in (4, 2):
+        # The samples are the other commit's, what is measured beside them is this one's.
         again = start(*RIVER, *ALONE, f"limit={limit}")
-        assert again.summary["commits"] == ["c0ffee"]
+        assert again.summary["commits"] == ["beef", "c0ffee"]
     assert lines(again) == lines(first)
 
 

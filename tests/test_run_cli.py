@@ -70,7 +70,7 @@ def check_refused(done: Done, folder: Path, words: Sequence[str]) -> None:
 
 COMMAND_LINE: dict[str, tuple[list[str], list[str]]] = {
     "unknown exp": (["exp=gsm9k"], ["'gsm9k'", "gsm8k, gsm_mini, humaneval, math"]),
-    "unknown method": (["method=rive"], ["'rive'", "full_quant, no_exit, river"]),
+    "unknown method": (["method=rive"], ["'rive'", "full_quant, mask, mono_decreasing, no_exit,"]),
     "unknown criterion": (["criterion=cosine"], ["'cosine'", "fixed, never, replay, similarity"]),
     "unknown model": (["model=gpt5"], ["'gpt5'", "llama3.1_8b, llama3.2_1b, smollm2_135m"]),
     "unknown quantizer": (["quant=int3"], ["'int3'", "hqq_int4, none, rtn_int4"]),
@@ -393,7 +393,7 @@ def test_the_last_line_is_the_summary_with_its_folder(finished: tuple[Done, Path
     assert content == json.loads((folder / "summary.json").read_text("utf-8"))
     assert (content["exp"], content["method"], content["samples"]) == ("gsm_mini", "river", 4)
     assert content["identity"] == folder.name.removeprefix("river-")
-    assert folder.parent == here / "results" / "runs" / "gsm_mini" / "smollm2_135m"
+    assert folder.parent == here / "results" / "runs" / "gsm_mini" / "llama"
 
 
 def test_a_run_leaves_its_records_and_nothing_else(finished: tuple[Done, Path]):

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 import numpy as np
 from tqdm import tqdm
 
-from river_llm.decoding.decoder import Decoder
+from river_llm.decoding import NoExit
 from river_llm.engine.executor import Exit
 from river_llm.exits import Similarity
 
 
-class ScoreRecorder(Decoder):
+class ScoreRecorder(NoExit):
     """no_exit that records the criterion's score after every layer of every decode step.
 
     Attributes:
@@ -28,11 +28,6 @@ class ScoreRecorder(Decoder):
         """Forgets the sequence, not the scores."""
         super().reset()
         self.scores: list[list[float]] = getattr(self, "scores", [])
-
-    def _run_prefill(self, slots: range) -> Exit:
-        self.executor.begin(self._inputs(slots))
-        self.executor.backbone(0, self.num_layers)
-        return Exit(self.num_layers)
 
     def _run_step(self, slot: int) -> Exit:
         self.executor.begin(self._inputs(range(slot, slot + 1)))

@@ -20,6 +20,22 @@ from river_llm.errors import UserError
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
+def model_name(name: str, path: str, given: object) -> str:
+    """Name of a model in results: a group's own, or the last part of another path.
+
+    Args:
+        name: the group's name for its own path.
+        path: the group's own path.
+        given: the path that the run uses.
+    """
+    if given == path:
+        return name
+    return re.sub(r"[^A-Za-z0-9._-]", "_", str(given).rstrip("/").rpartition("/")[2]).lstrip("._-")
+
+
+OmegaConf.register_new_resolver("river_llm.model_name", model_name, replace=True)
+
+
 def load_config(overrides: Sequence[str]) -> RunConfig:
     """Composes `conf/config.yaml` with command-line overrides and checks the result.
 

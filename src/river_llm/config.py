@@ -473,7 +473,7 @@ def identity(config: RunConfig, *, layers: int, resolved: Mapping[str, Any]) -> 
 
     Args:
         config: the run.
-        layers: number of backbone layers L (a fixed depth of L or more is no exit).
+        layers: number of backbone layers L (a fixed depth of L is no exit).
         resolved: what `auto` settings and paths came to: fingerprints of data, weights and
             recorded depths, device kind, whether the chat template is used.
 
@@ -505,6 +505,8 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
     if config.method.exits:
         criterion = asdict(config.criterion)
         criterion.pop("from_run", None)
+        if isinstance(config.criterion, FixedConfig) and config.criterion.depth == layers:
+            criterion = asdict(NeverConfig())
         scored = isinstance(config.criterion, SimilarityConfig | ConfidenceConfig)
         if isinstance(config.criterion, SimilarityConfig | ConfidenceConfig):
             deepest = config.criterion.max_depth

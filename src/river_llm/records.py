@@ -160,10 +160,6 @@ class RunFolder:
         """Writes a JSON file as a whole; NaN is refused."""
         _write_text(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
-    def write_text(self, name: str, content: str) -> None:
-        """Writes a text file as a whole."""
-        _write_text(self.path / name, content)
-
     def write_steps(self, records: list[SampleRecord]) -> None:
         """Makes steps.parquet, one row per decode step, from samples.jsonl's records."""
         rows = [

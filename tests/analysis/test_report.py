@@ -20,7 +20,7 @@ def test_summary_of_a_complete_run() -> None:
         "cut           40.0 % of answers ended by the token budget\n"
         "fidelity      agreement 90.0 % (noise floor 98.7), excess NLL 0.0500 (0.0001);\n"
         "              320 tokens of 5 samples\n"
-        "same answers  80.0 % of 5 samples, 0 both empty\n"
+        "same answers  80.0 % of 5 samples with an answer, 0 without any\n"
         "exit depth    mean 3.1 of 30 layers, most often 3 (96.9 %); prefill mean 2.0\n"
         "              │   █                         ▁▁│\n"
         "               0              15             30\n"

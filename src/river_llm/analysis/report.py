@@ -73,9 +73,10 @@ def _fidelity(summary: Summary) -> list[str]:
     if value is None:
         text = f"{cells.NOT_AVAILABLE} ({pick(answers, 'reason') or 'no reason given'})"
     else:
+        empty = pick(answers, "both_empty")
         text = (
-            f"{percent(value)} % of {pick(answers, 'samples')} samples, "
-            f"{pick(answers, 'both_empty')} both empty"
+            f"{percent(value)} % of {pick(answers, 'samples') - empty} samples with an answer, "
+            f"{empty} without any"
         )
     return [*lines, _one_line("same answers".ljust(INDENT) + text, WIDTH)]
 

@@ -110,7 +110,8 @@ def caption(summaries: Sequence[Summary]) -> str:
         "'reference below par': measured above the bound, so no_exit was not limited by memory."
     )
     text.append(
-        f"{cells.NOT_AVAILABLE}: there is no such figure (no_exit is not compared with itself); "
+        "no_exit's own row compares it with itself: the noise of the clock. "
+        f"{cells.NOT_AVAILABLE}: there is no such figure; "
         f"{cells.NOT_RUN}: it was not measured."
     )
     return " ".join(text)

@@ -17,6 +17,7 @@ from river_llm.config import (
     CriterionConfig,
     FidelityConfig,
     FixedConfig,
+    HqqInt4Config,
     MonoDecreasingConfig,
     NeverConfig,
     NoExitConfig,
@@ -65,6 +66,12 @@ class RunResult:
     folder: Path
     summary: dict[str, Any]
     ungraded: int
+
+
+def code_mark() -> str | None:
+    """Commit of the code, marked where it was changed since; None outside a checkout."""
+    commit, clean = git_state()
+    return None if commit is None else commit if clean else f"{commit}+changes"
 
 
 def build_task(config: RunConfig) -> Task:
@@ -136,8 +143,7 @@ class Run:
 
         Call inside `folder.locked()`.
         """
-        commit, clean = git_state()
-        marked = None if commit is None else commit if clean else f"{commit}+changes"
+        marked = code_mark()
         prompts = self.prompts[:limit]
         self.folder.drop_half_line()
         found = self.folder.samples()
@@ -163,10 +169,11 @@ class Run:
         """Settings and environment, before the first sample that this process adds."""
         self.folder.write_json(CONFIG, asdict(self.config))
         starts = self.folder.read_json(ENVIRONMENT) or []
-        starts.append(self._environment())
+        starts.append(self.environment())
         self.folder.write_json(ENVIRONMENT, starts)
 
-    def _environment(self) -> dict[str, Any]:
+    def environment(self) -> dict[str, Any]:
+        """What the run runs on now, its linears' backends included."""
         river = self.runtime.river_of(self.config)
         return {
             **snapshot(self.runtime.adapter.device),
@@ -199,10 +206,11 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
 
 
 def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> dict[str, Any]:
-    """Fidelity, speedup and memory; taken from disk where the same was measured before."""
+    """Fidelity, speedup and memory; from disk where the same code measured the same before."""
     config = run.config
     most = max(config.fidelity.limit, config.speedup.prompts)
     size = {
+        "commit": code_mark(),
         "samples": min(len(run.prompts), most),
         "fidelity": asdict(config.fidelity),
         "speedup": asdict(config.speedup),
@@ -217,6 +225,7 @@ def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> di
         "size": size,
         "header": _header(run),
         "data": run.data,
+        "environment": run.environment(),
         "fidelity": _fidelity(run, decoder, records, reference, no_exit),
         "speedup": {
             "decode": {
@@ -250,19 +259,16 @@ def _fidelity(
 
 def _header(run: Run) -> dict[str, Any]:
     config = run.config
-    settings: dict[str, Any] = {
-        **{key: value for key, value in run.settings["exp"].items() if key != "name"},
+    settings = {key: value for key, value in run.settings.items() if key not in ("exp", "model")}
+    settings |= {key: value for key, value in run.settings["exp"].items() if key != "name"}
+    settings |= {
         "dtype": config.model.dtype,
         "engine": config.engine.name,
         "prefill": config.method.prompt_in,
+        "model_fingerprint": run.runtime.model.fingerprint[:12],
     }
     if config.method.needs_river:
         settings["quant"] = quant_record(config.quant)
-    if config.method.exits:
-        settings["criterion"] = run.settings["criterion"]
-    own = {k: v for k, v in run.settings["method"].items() if k not in ("name", "prefill")}
-    if own:
-        settings["method"] = own
     return {
         "exp": config.exp.name,
         "label": run.task.label,
@@ -282,29 +288,40 @@ def arm_name(config: RunConfig) -> str:
     if method.exits:
         words.append(_criterion_name(config.criterion))
     match method:
-        case RiverConfig(prefill=prefill):
-            words.append(prefill)
+        case RiverConfig(prefill=prefill, pool=pool):
+            words.append(prefill if pool == "last" else f"{prefill} pool={pool}")
         case RecomputeConfig(max_pending=int(most)):
             words.append(f"max_pending={most}")
         case MonoDecreasingConfig(form="schedule", most=most, fewest=fewest, place=place):
             words.append(f"{'all' if most is None else most}->{fewest} {place}")
         case StaticFirstConfig(k=k) | StaticLastConfig(k=k):
             words.append(f"k={k}")
+    # What differs from the defaults shows, lest two rows of a table carry one name.
+    if method.needs_river and config.quant != HqqInt4Config():
+        size = getattr(config.quant, "group_size", None)
+        words.append(config.quant.name if size is None else f"{config.quant.name} g{size}")
+    if config.model.dtype != "bf16":
+        words.append(config.model.dtype)
     return " ".join(words)
 
 
 def _criterion_name(criterion: CriterionConfig) -> str:
     match criterion:
-        case SimilarityConfig(tau=tau):
-            return f"tau={tau:.4g}"
-        case ConfidenceConfig(tau=tau):
-            return f"confidence={tau:.4g}"
+        case SimilarityConfig():
+            return f"tau={criterion.tau:.4g}{_tested_depths(criterion)}"
+        case ConfidenceConfig():
+            return f"confidence={criterion.tau:.4g}{_tested_depths(criterion)}"
         case FixedConfig(depth=depth):
             return f"depth={depth}"
         case NeverConfig():
             return "never exits"
-        case ReplayConfig():
-            return "replay"
+        case ReplayConfig(from_run=source):
+            return f"replay of {Path(source).name}"
+
+
+def _tested_depths(criterion: SimilarityConfig | ConfidenceConfig) -> str:
+    low = f" min={criterion.min_depth}" if criterion.min_depth != 1 else ""
+    return low + (f" max={criterion.max_depth}" if criterion.max_depth is not None else "")
 
 
 def write_summary(
@@ -320,7 +337,9 @@ def write_summary(
     summary = summarize(
         [asdict(record) for record in records], header={**measured["header"], **parts}
     )
-    summary["commits"] = sorted({str(record.commit) for record in records})
+    summary["commits"] = sorted(
+        {str(mark) for mark in (measured["size"]["commit"], *(r.commit for r in records))}
+    )
     folder.write_json(SUMMARY, summary)
     ungraded = sum(record.correct is None for record in records)
     return RunResult(folder.path, summary, ungraded)

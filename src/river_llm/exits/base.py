@@ -39,7 +39,7 @@ class Criterion:
         return None
 
     def tested(self, depth: int) -> bool:
-        """Whether a score is tested at this depth (design: max(1, min_depth) .. L-1)."""
+        """Whether a score is tested at this depth (max(1, min_depth) .. max_depth - 1)."""
         return max(1, self.min_depth) <= depth < self.max_depth
 
     def threshold(self, depth: int) -> float:

@@ -60,7 +60,7 @@ class BackboneAdapter:
 
     def __init__(self, model: PreTrainedModel) -> None:
         config = model.config
-        _check_supported(config)
+        check_supported(config)
         self.model = model
         model.set_attn_implementation(attention.NAME)
         decoder: Any = model.model
@@ -267,7 +267,15 @@ class _CountingCache:
         return k, v
 
 
-def _check_supported(config: Any) -> None:
+def check_supported(config: Any) -> None:
+    """Refuses a model that the adapter does not know.
+
+    Args:
+        config: a transformers model configuration.
+
+    Raises:
+        UserError: architecture, layer types or rotary embedding not known to work.
+    """
     if config.model_type not in ARCHITECTURES:
         raise UserError(
             f"architecture {config.model_type!r} is not known to the adapter: "

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from river_llm.config import ModelConfig
 from river_llm.errors import UserError
-from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.adapter import BackboneAdapter, check_supported
 from river_llm.models.embedded import ensure_embedded
 
 EMBEDDED = "embedded"
@@ -63,6 +63,8 @@ def load_model(config: ModelConfig) -> LoadedModel:
     device = resolve_device(config.device)
     path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
     try:
+        # Before gigabytes are loaded.
+        check_supported(AutoConfig.from_pretrained(path))
         tokenizer = AutoTokenizer.from_pretrained(path)
         model, report = AutoModelForCausalLM.from_pretrained(
             path, dtype=DTYPES[config.dtype], output_loading_info=True
@@ -72,7 +74,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
             raise ValueError(f"the checkpoint lacks {sorted(report['missing_keys'])[0]}")
         if not tokenizer("text", add_special_tokens=False)["input_ids"]:
             raise ValueError("there is no tokenizer")
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
+    except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UserError(
             f"model.path={config.path} cannot be loaded ({reason}): give a hub id that this "
