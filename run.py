@@ -35,7 +35,8 @@ def execute_job(config: RunConfig) -> None:
     """Runs one configuration and prints its summary."""
     # Imported late: a mistake on the command line is told without waiting for torch.
     from river_llm.analysis.report import terminal_summary
-    from river_llm.evaluation.run import execute, last_line
+    from river_llm.evaluation.run import execute
+    from river_llm.evaluation.summary import last_line
 
     result = execute(config)
     print(terminal_summary(result.summary))

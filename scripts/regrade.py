@@ -12,7 +12,7 @@ from pathlib import Path
 
 from river_llm.analysis.report import terminal_summary
 from river_llm.errors import UserError
-from river_llm.evaluation.run import last_line, regrade
+from river_llm.evaluation.summary import last_line, regrade
 
 
 def main() -> int:

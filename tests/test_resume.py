@@ -25,8 +25,9 @@ from river_llm.decoding import Decoder
 from river_llm.errors import UserError
 from river_llm.evaluation import measure, samples
 from river_llm.evaluation import run as run_module
-from river_llm.evaluation.run import Run, RunResult, execute, regrade
+from river_llm.evaluation.run import Run, execute
 from river_llm.evaluation.runtime import Runtime
+from river_llm.evaluation.summary import RunResult, regrade
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.records import RunFolder, SampleRecord
 from tiny_folder import CHAT_TEMPLATE, LAYERS, SMALL, save_llama

@@ -2,89 +2,48 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from river_llm.analysis.summary import summarize
 from river_llm.config import (
-    ConfidenceConfig,
-    CriterionConfig,
     FidelityConfig,
-    FixedConfig,
-    HqqInt4Config,
-    MonoDecreasingConfig,
-    NeverConfig,
     NoExitConfig,
-    RecomputeConfig,
-    ReplayConfig,
-    RiverConfig,
     RunConfig,
-    SimilarityConfig,
-    StaticFirstConfig,
-    StaticLastConfig,
     effective_settings,
     identity,
-    parse,
 )
 from river_llm.decoding import Decoder
 from river_llm.environment import git_state, snapshot
-from river_llm.errors import UserError
 from river_llm.evaluation import measure
 from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
 from river_llm.evaluation.fidelity import ReferenceScores
+from river_llm.evaluation.naming import arm_name, shown_settings
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.samples import check_resumable, complete_samples
+from river_llm.evaluation.summary import (
+    CONFIG,
+    MEASUREMENTS,
+    RunResult,
+    build_task,
+    write_summary,
+)
 from river_llm.generation import StopRules
 from river_llm.quant.store import quant_record
 from river_llm.records import RunFolder, SampleRecord
-from river_llm.tasks import Task, build
 
-CONFIG = "config.json"
-SUMMARY = "summary.json"
 ENVIRONMENT = "environment.json"
-MEASUREMENTS = "measurements.json"
 REFERENCE = "reference_scores.json"
-
-
-@dataclass(frozen=True)
-class RunResult:
-    """What a run came to.
-
-    Attributes:
-        folder: where its records lie.
-        summary: content of summary.json.
-        ungraded: samples without a verdict.
-    """
-
-    folder: Path
-    summary: dict[str, Any]
-    ungraded: int
 
 
 def code_mark() -> str | None:
     """Commit of the code, marked where it was changed since; None outside a checkout."""
     commit, clean = git_state()
     return None if commit is None else commit if clean else f"{commit}+changes"
-
-
-def build_task(config: RunConfig) -> Task:
-    """The task of a run."""
-    return build(
-        config.exp.name,
-        fewshot=config.exp.fewshot,
-        fewshot_source=config.exp.fewshot_source,
-        data_path=config.data.path,
-        fewshot_path=config.data.fewshot_path,
-        allow_code_execution=config.exp.allow_code_execution,
-        timeout_s=config.exp.timeout_s,
-    )
 
 
 class Run:
@@ -138,17 +97,40 @@ class Run:
         criterion = self.runtime.criterion(self.config, self.depths)
         return self.runtime.decoder(self.config, criterion, self.slots)
 
+    def header(self) -> dict[str, Any]:
+        """What the summary says of the run beside its figures."""
+        config = self.config
+        fingerprint = self.runtime.model.fingerprint
+        return {
+            "exp": config.exp.name,
+            "label": self.task.label,
+            "model": config.model.name,
+            "method": config.method.name,
+            "arm": arm_name(config),
+            "identity": self.identity,
+            "settings": shown_settings(config, self.settings, fingerprint),
+            "layers": self.runtime.adapter.num_layers,
+        }
+
+    def check_resumable(self, limit: int | None = None) -> None:
+        """Refuses early what :meth:`complete` would refuse; call inside `folder.locked()`."""
+        check_resumable(
+            self.folder.samples(),
+            self.prompts[:limit],
+            self.folder,
+            code_mark(),
+            self.config.resume.force,
+        )
+
     def complete(self, decoder: Decoder, limit: int | None = None) -> list[SampleRecord]:
         """Generates what the folder lacks of the first `limit` prompts (None: all).
 
         Call inside `folder.locked()`.
         """
-        marked = code_mark()
         prompts = self.prompts[:limit]
         self.folder.drop_half_line()
-        found = self.folder.samples()
-        check_resumable(found, prompts, self.folder, marked, self.config.resume.force)
-        if len(found) < len(prompts):
+        self.check_resumable(limit)
+        if len(self.folder.samples()) < len(prompts):
             self._write_head()
         return complete_samples(
             self.folder,
@@ -161,7 +143,7 @@ class Run:
                 eos_ids=self.runtime.model.eos_ids,
                 stop_strings=self.task.stop_strings(self.runtime.model.chat),
             ),
-            commit=marked,
+            commit=code_mark(),
             title=f"{self.config.exp.name} {arm_name(self.config)}",
         )
 
@@ -197,15 +179,23 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         build_task(config).samples()
         runtime = Runtime.load(config)
     run = Run(config, runtime)
+    reference = Run(config.as_no_exit(), runtime)
     decoder = run.decoder()
+    compares = config.fidelity.limit and not isinstance(config.method, NoExitConfig)
+    if compares and reference.folder.path.exists():
+        # A reference that cannot be used is told now, not after the last sample.
+        with reference.folder.locked():
+            reference.check_resumable(config.fidelity.limit)
     with run.folder.locked():
         records = run.complete(decoder)
-        measured = _measurements(run, decoder, records)
+        measured = _measurements(run, decoder, records, reference)
         run.folder.write_steps(run.folder.samples())
         return write_summary(run.folder, run.task, records, measured)
 
 
-def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> dict[str, Any]:
+def _measurements(
+    run: Run, decoder: Decoder, records: list[SampleRecord], reference: Run
+) -> dict[str, Any]:
     """Fidelity, speedup and memory; from disk where the same code measured the same before."""
     config = run.config
     most = max(config.fidelity.limit, config.speedup.prompts)
@@ -219,11 +209,10 @@ def _measurements(run: Run, decoder: Decoder, records: list[SampleRecord]) -> di
     stored = run.folder.read_json(MEASUREMENTS)
     if stored is not None and stored["size"] == size:
         return dict(stored)
-    reference = Run(config.as_no_exit(), run.runtime)
     no_exit = reference.decoder()
     measured = {
         "size": size,
-        "header": _header(run),
+        "header": run.header(),
         "data": run.data,
         "environment": run.environment(),
         "fidelity": _fidelity(run, decoder, records, reference, no_exit),
@@ -255,151 +244,3 @@ def _fidelity(
             reference.folder.write_json(REFERENCE, scores.as_dict())
     texts = measure.forced_texts(run.prompts, of_no_exit, run.config, decoder)
     return {**measure.fidelity(decoder, texts, scores), "no_exit_run": reference.folder.path.name}
-
-
-def _header(run: Run) -> dict[str, Any]:
-    config = run.config
-    settings = {key: value for key, value in run.settings.items() if key not in ("exp", "model")}
-    settings |= {key: value for key, value in run.settings["exp"].items() if key != "name"}
-    settings |= {
-        "dtype": config.model.dtype,
-        "engine": config.engine.name,
-        "prefill": config.method.prompt_in,
-        "model_fingerprint": run.runtime.model.fingerprint[:12],
-    }
-    if config.method.needs_river:
-        settings["quant"] = quant_record(config.quant)
-    return {
-        "exp": config.exp.name,
-        "label": run.task.label,
-        "model": config.model.name,
-        "method": config.method.name,
-        "arm": arm_name(config),
-        "identity": run.identity,
-        "settings": settings,
-        "layers": run.runtime.adapter.num_layers,
-    }
-
-
-def arm_name(config: RunConfig) -> str:
-    """Short name of a method with its settings, for tables and plots."""
-    method = config.method
-    words: list[str] = [method.name]
-    if method.exits:
-        words.append(_criterion_name(config.criterion))
-    match method:
-        case RiverConfig(prefill=prefill, pool=pool):
-            words.append(prefill if pool == "last" else f"{prefill} pool={pool}")
-        case RecomputeConfig(max_pending=int(most)):
-            words.append(f"max_pending={most}")
-        case MonoDecreasingConfig(form="schedule", most=most, fewest=fewest, place=place):
-            words.append(f"{'all' if most is None else most}->{fewest} {place}")
-        case StaticFirstConfig(k=k) | StaticLastConfig(k=k):
-            words.append(f"k={k}")
-    # What differs from the defaults shows, lest two rows of a table carry one name.
-    if method.needs_river and config.quant != HqqInt4Config():
-        size = getattr(config.quant, "group_size", None)
-        words.append(config.quant.name if size is None else f"{config.quant.name} g{size}")
-    if config.model.dtype != "bf16":
-        words.append(config.model.dtype)
-    return " ".join(words)
-
-
-def _criterion_name(criterion: CriterionConfig) -> str:
-    match criterion:
-        case SimilarityConfig():
-            return f"tau={criterion.tau:.4g}{_tested_depths(criterion)}"
-        case ConfidenceConfig():
-            return f"confidence={criterion.tau:.4g}{_tested_depths(criterion)}"
-        case FixedConfig(depth=depth):
-            return f"depth={depth}"
-        case NeverConfig():
-            return "never exits"
-        case ReplayConfig(from_run=source):
-            return f"replay of {Path(source).name}"
-
-
-def _tested_depths(criterion: SimilarityConfig | ConfidenceConfig) -> str:
-    low = f" min={criterion.min_depth}" if criterion.min_depth != 1 else ""
-    return low + (f" max={criterion.max_depth}" if criterion.max_depth is not None else "")
-
-
-def write_summary(
-    folder: RunFolder, task: Task, records: Sequence[SampleRecord], measured: dict[str, Any]
-) -> RunResult:
-    """Writes summary.json from records and measurements; call inside `folder.locked()`."""
-    parts = {key: measured[key] for key in ("fidelity", "speedup", "memory")}
-    if parts["fidelity"] is not None:
-        # From the records as they are now, so that new verdicts give new figures here too.
-        no_exit = RunFolder(folder.path.parent / parts["fidelity"]["no_exit_run"]).samples()
-        compared = no_exit[: measured["size"]["fidelity"]["limit"]]
-        parts["fidelity"]["equal_answers"] = measure.equal_answers(task, records, compared)
-    summary = summarize(
-        [asdict(record) for record in records], header={**measured["header"], **parts}
-    )
-    summary["commits"] = sorted(
-        {str(mark) for mark in (measured["size"]["commit"], *(r.commit for r in records))}
-    )
-    folder.write_json(SUMMARY, summary)
-    ungraded = sum(record.correct is None for record in records)
-    return RunResult(folder.path, summary, ungraded)
-
-
-def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
-    """New verdicts and a new summary from stored completions, without a model.
-
-    Args:
-        path: a run's folder.
-        allow_code_execution: permission to run generated programs.
-
-    Raises:
-        UserError: no finished run there, its data cannot be read or is other data, or verdicts
-            would be lost for want of the permission.
-    """
-    folder = RunFolder(path)
-    settings, measured, summary = (
-        folder.read_json(name) for name in (CONFIG, MEASUREMENTS, SUMMARY)
-    )
-    if settings is None or measured is None or summary is None:
-        raise UserError(f"{path} is not the folder of a finished run: run it to its end first")
-    settings["exp"]["allow_code_execution"] = allow_code_execution
-    # Exemplars are of no use to a grader.
-    settings["exp"]["fewshot"] = 0
-    config = parse(settings)
-    task = build_task(config)
-    samples = task.samples()
-    by_id = {sample.id: sample for sample in samples}
-    with folder.locked():
-        stored = folder.samples()
-        for record in stored:
-            if record.id not in by_id:
-                raise UserError(
-                    f"sample {record.id} of {path} is not in the data it would be graded with: "
-                    "give that run's own data back its place"
-                )
-        if data_fingerprint(task, samples) != measured["data"]:
-            raise UserError(
-                f"the data of {path} has changed since it ran: put the run's own data back"
-            )
-        records = []
-        for record in stored:
-            verdict = task.grade(by_id[record.id], record.completion, record.finish_reason)
-            if verdict.correct is None and record.correct is not None:
-                raise UserError(
-                    f"sample {record.id} of {path} has a verdict, which would be lost: grading "
-                    "it again needs --allow-code-execution"
-                )
-            changed = {
-                "extracted": verdict.extracted,
-                "correct": verdict.correct,
-                "detail": dict(verdict.detail),
-            }
-            records.append(SampleRecord(**{**asdict(record), **changed}))
-        folder.rewrite(records)
-        shown = records[: summary["samples"]]
-        return write_summary(folder, task, shown, measured)
-
-
-def last_line(result: RunResult) -> str:
-    """The JSON object that ends a run's standard output."""
-    return json.dumps({"run_dir": str(result.folder), **result.summary}, allow_nan=False)
