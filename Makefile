@@ -48,7 +48,7 @@ $(LOWER)/.ready: pyproject.toml
 
 test-lower: $(LOWER)/.ready ## adapter and correctness anchors on the oldest transformers
 	$(LOWER)/bin/python -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)'
-	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/models
+	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/test_anchor_twins.py tests/test_kv_strategies.py tests/models
 
 clean: ## remove the environments and caches of the checkout, not results/
 	rm -rf $(VENV) $(LOWER) build .mypy_cache .ruff_cache .pytest_cache
