@@ -20,10 +20,10 @@ def main() -> int:
     summaries = []
     for folder in parser.parse_args().run_dirs:
         path = folder / "summary.json"
-        if path.is_file():
+        try:
             summaries.append(json.loads(path.read_text(encoding="utf-8")))
-        else:
-            print(f"{folder}: no summary.json, not a finished run", file=sys.stderr)
+        except (OSError, ValueError) as error:
+            print(f"{folder}: no readable summary.json ({error})", file=sys.stderr)
     if not summaries:
         print("error: none of these folders holds a finished run", file=sys.stderr)
         return 2
