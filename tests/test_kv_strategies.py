@@ -23,7 +23,7 @@ from river_llm.decoding import (
     Static,
 )
 from river_llm.errors import UserError
-from river_llm.exits import Confidence, Criterion, Fixed, Never, Similarity
+from river_llm.exits import Confidence, Criterion, Fixed, Never, Replay, Similarity
 from tiny import (
     COPIED,
     KINDS,
@@ -352,6 +352,29 @@ def test_a_planned_step_reads_the_host_once(strategy, rivers):
     before = decoder.executor.reads
     decoder.step()
     assert decoder.executor.reads - before == 1
+
+
+# --- replay -------------------------------------------------------------------------------
+
+
+def test_replay_by_hand():
+    replay = Replay(LAYERS, {"a": (3, [1, 4, 2]), "b": (5, [])}, "run")
+    replay.begin_sample("a")
+    assert [replay.plan(step) for step in (None, 0, 1, 2)] == [3, 1, 4, 2]
+    with pytest.raises(UserError, match=r"3 decode steps for sample a, step 3"):
+        replay.plan(3)
+    assert (replay.recorded_steps("a"), replay.recorded_steps("c")) == (3, 0)
+    with pytest.raises(UserError, match="sample c"):
+        replay.begin_sample("c")
+
+
+def test_a_cycling_replay_begins_again():
+    replay = Replay(LAYERS, {"a": (3, [1, 4, 2]), "b": (5, [])}, "run", cycle=True)
+    replay.begin_sample("a")
+    assert [replay.plan(step) for step in range(7)] == [1, 4, 2, 1, 4, 2, 1]
+    assert replay.recorded_steps("a") is None
+    replay.begin_sample("b")
+    assert replay.plan(0) == LAYERS
 
 
 # --- confidence ---------------------------------------------------------------------------

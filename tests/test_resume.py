@@ -830,3 +830,23 @@ def test_a_record_is_what_the_run_measured(start: Starter):
         assert record.prefill_seconds > 0
         assert record.decode_seconds > 0
         assert set(asdict(record)) == set(json.loads(json.dumps(asdict(record))))
+
+
+def test_shuffled_depths_are_the_runs_own_in_another_order(start: Starter):
+    source = start("method=river", "criterion.tau=0.75", *ALONE)
+    shuffled = start(
+        "method=river_shuffled", "criterion=replay", f"criterion.from_run={source.folder}", *ALONE
+    )
+    moved = 0
+    for own, other in zip(records(source), records(shuffled), strict=True):
+        count = min(len(own.exit_depths), len(other.exit_depths))
+        assert other.prefill_depth == own.prefill_depth
+        if len(other.exit_depths) >= len(own.exit_depths):
+            assert sorted(other.exit_depths[: len(own.exit_depths)]) == sorted(own.exit_depths)
+        moved += other.exit_depths[:count] != own.exit_depths[:count]
+    assert moved
+
+
+def test_shuffling_without_a_run_to_shuffle_is_refused(start: Starter):
+    with pytest.raises(UserError, match=r"criterion=replay\s+criterion\.from_run"):
+        start("method=river_shuffled")

@@ -26,8 +26,16 @@ Depths = Mapping[str, tuple[int, Sequence[int]]]
 """Sample id to prefill depth and depth of each decode step."""
 
 
-def build_criterion(config: CriterionConfig, layers: int, depths: Depths | None) -> Criterion:
+def build_criterion(
+    config: CriterionConfig, layers: int, depths: Depths | None, cycle: bool = False
+) -> Criterion:
     """The criterion of a configuration for a model of `layers` layers.
+
+    Args:
+        config: the criterion's settings.
+        layers: L.
+        depths: recorded depths for `replay`.
+        cycle: whether a replay begins again where its record ends.
 
     Raises:
         UserError: a depth outside the model.
@@ -54,7 +62,7 @@ def build_criterion(config: CriterionConfig, layers: int, depths: Depths | None)
                     f"criterion.from_run={source} recorded depth {deepest}, this model has depths "
                     f"0 to {layers}: give a run of the same model"
                 )
-            return Replay(layers, depths, source)
+            return Replay(layers, depths, source, cycle)
 
 
 def _check_tested_depths(config: SimilarityConfig | ConfidenceConfig, layers: int) -> None:

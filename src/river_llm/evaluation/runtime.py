@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from river_llm.cache import SlotCache
-from river_llm.config import FullQuantConfig, QuantConfig, RunConfig
+from river_llm.config import FullQuantConfig, QuantConfig, RiverShuffledConfig, RunConfig
 from river_llm.decoding import Decoder
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.weights import ResidentLayers
@@ -73,7 +73,9 @@ class Runtime:
         layers = self.adapter.num_layers
         if not config.method.exits:
             return Never(layers)
-        return build_criterion(config.criterion, layers, depths)
+        # Shuffled depths give another text, which may be longer than the record.
+        cycle = isinstance(config.method, RiverShuffledConfig)
+        return build_criterion(config.criterion, layers, depths, cycle)
 
     def memory(self, config: RunConfig, decoder: Decoder) -> dict[str, Any]:
         """Bytes of the real storage of each part that the run's method uses."""

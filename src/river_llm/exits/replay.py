@@ -15,14 +15,21 @@ class Replay(Criterion):
         layers: number of backbone layers L.
         depths: sample id -> (prefill depth, depth of each decode step).
         source: where the depths come from, for error messages.
+        cycle: begin again where the record ends, for controls whose text differs from the
+            recorded run's; otherwise a longer text is an error.
     """
 
     def __init__(
-        self, layers: int, depths: Mapping[str, tuple[int, Sequence[int]]], source: str
+        self,
+        layers: int,
+        depths: Mapping[str, tuple[int, Sequence[int]]],
+        source: str,
+        cycle: bool = False,
     ) -> None:
         super().__init__(layers)
         self.depths = depths
         self.source = source
+        self.cycle = cycle
         self._sample: str | None = None
 
     def begin_sample(self, sample_id: str) -> None:
@@ -34,6 +41,8 @@ class Replay(Criterion):
         self._sample = sample_id
 
     def recorded_steps(self, sample_id: str) -> int | None:
+        if self.cycle:
+            return None
         return len(self.depths[sample_id][1]) if sample_id in self.depths else 0
 
     def plan(self, step: int | None) -> int:
@@ -42,9 +51,11 @@ class Replay(Criterion):
         prefill, steps = self.depths[self._sample]
         if step is None:
             return prefill
-        if step >= len(steps):
-            raise UserError(
-                f"criterion.from_run={self.source} recorded {len(steps)} decode steps for sample "
-                f"{self._sample}, step {step} is asked for: the text differs from that run's"
-            )
-        return steps[step]
+        if step < len(steps):
+            return steps[step]
+        if self.cycle:
+            return steps[step % len(steps)] if steps else self.layers
+        raise UserError(
+            f"criterion.from_run={self.source} recorded {len(steps)} decode steps for sample "
+            f"{self._sample}, step {step} is asked for: the text differs from that run's"
+        )
