@@ -38,10 +38,10 @@ def front(points: Sequence[Point], maximize: Sequence[str], minimize: Sequence[s
 
 def _figures(point: Point, names: Sequence[str], signs: Sequence[float]) -> list[float] | None:
     """A point's figures, turned so that larger is better; None where one is missing."""
-    values = [point.get(name) for name in names]
-    if any(value is None or math.isnan(value) for value in values):
+    values = [float(math.nan if point.get(name) is None else point[name]) for name in names]
+    if any(math.isnan(value) for value in values):
         return None
-    return [sign * float(value) for sign, value in zip(signs, values, strict=True)]
+    return [sign * value for sign, value in zip(signs, values, strict=True)]
 
 
 def _beats(one: Sequence[float], other: Sequence[float]) -> bool:
