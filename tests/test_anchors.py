@@ -17,7 +17,7 @@ from torch import nn
 from river_llm.cache import Source
 from river_llm.decoding import FullQuant, NoExit, River
 from river_llm.engine.executor import NumericsError
-from river_llm.exits import Criterion, Fixed, Never, Similarity
+from river_llm.exits import Fixed, Never, Similarity
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.quant import rtn
 from river_llm.quant.grid import split_groups
@@ -30,23 +30,13 @@ from tiny import (
     QUANT,
     SLOTS,
     VOCAB,
+    Scripted,
     make_executor,
     run,
     tiny_model,
 )
 
 TOKENS = 24
-
-
-class Scripted(Criterion):
-    """Plans depths from a cycle, full depth in the prefill."""
-
-    def __init__(self, cycle=(4, 1, 3, 5, 2, 5, 1)):
-        super().__init__(LAYERS)
-        self.cycle = cycle
-
-    def plan(self, step):
-        return LAYERS if step is None else self.cycle[step % len(self.cycle)]
 
 
 def no_exit(model, rivers):

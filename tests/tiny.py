@@ -33,6 +33,17 @@ QUANT = RtnInt4Config(group_size=32)
 COPIED = NoQuantConfig()
 
 
+class Scripted(Criterion):
+    """Plans depths from a cycle, full depth in the prefill."""
+
+    def __init__(self, cycle=(4, 1, 3, 5, 2, 5, 1)):
+        super().__init__(LAYERS)
+        self.cycle = cycle
+
+    def plan(self, step):
+        return LAYERS if step is None else self.cycle[step % len(self.cycle)]
+
+
 def tiny_model(kind: str, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A seeded random model of 5 layers with 4 query and 2 key/value heads.
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from river_llm.errors import UserError
 
-SCHEMA = 2
+SCHEMA = 3
 """Raised when a default or a meaning changes, so that old runs are not taken for new ones."""
 
 

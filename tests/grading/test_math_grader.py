@@ -328,7 +328,6 @@ def test_worker_that_cannot_start_is_a_loud_error(monkeypatch: pytest.MonkeyPatc
         answers_equal(r"4\pi", r"\pi \cdot 4")
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_forked_process_starts_a_worker_of_its_own() -> None:
     assert answers_equal(r"4\pi", r"\pi \cdot 4")
     worker = math_process.shared._child

@@ -141,7 +141,6 @@ with open({path!r}, "a") as file:
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 @pytest.mark.parametrize(
     ("end", "status"), [("", "passed"), ("while True:\n    pass\n", "timeout")]
 )
@@ -155,7 +154,6 @@ def test_nothing_the_program_started_lives_on(tmp_path: Path, end: str, status: 
         assert wait_until_gone(pid)
 
 
-@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks processes up in /proc")
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_lives_on_when_the_harness_itself_is_ended(
     tmp_path: Path, ending: signal.Signals

@@ -19,12 +19,13 @@ from river_llm.quant.store import LayerWeights, quantized_layers
 
 Backend = Literal["int4_cpu", "dequantized", "copied"]
 
-WIDE_STEP = 96
+WIDE_STEP = 112
 """Tokens from which a step goes through dequantized weights.
 
-The time of the int4 matmul grows with the number of tokens, that of the dense one hardly. With the
-time to fill the scratch layer they meet at 70 to 100 tokens, measured for the layers of
-SmolLM2-135M and for 8192 x 2048 on 2 cores with AVX512-BF16.
+The time of the int4 matmul grows with the number of tokens, that of the dense one hardly, but the
+scratch layer must be filled first. A whole prefill of SmolLM2-135M in the river took 146 ms by the
+kernel and 163 ms by the scratch layer at 96 tokens, 196 and 176 ms at 128 (medians of 7, 2 cores
+with AVX512-BF16). Other shapes have not been measured.
 """
 
 
