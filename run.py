@@ -1,7 +1,7 @@
 """One run, or with -m a sweep:
 
     python run.py exp=gsm8k method=river
-    python run.py -m exp=humaneval method=river criterion.tau=0.5,0.7,0.9 limit=20
+    python run.py -m exp=humaneval method=river,mask,no_exit criterion.tau=0.5,0.9 limit=20
 
 The last line of standard output is one JSON object with `run_dir` and the summary.
 """
@@ -9,60 +9,80 @@ The last line of standard output is one JSON object with `run_dir` and the summa
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from river_llm.composition import expand_sweep, load_config, typed
-from river_llm.config import RunConfig
+from river_llm.composition import load_config, typed
 from river_llm.errors import UserError
+from river_llm.sweeps.command import sweep
+from river_llm.sweeps.folder import SweepFolder
+from river_llm.sweeps.job import run_cell
+
+SWEEP_FLAGS = ("-m", "--multirun")
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="config")
 def run(composed: DictConfig) -> None:
-    """One job of Hydra's."""
+    """One job of Hydra's: the run, or a cell of a sweep."""
+    job = HydraConfig.get()
+    if job.mode == RunMode.MULTIRUN:
+        run_cell(composed, SweepFolder(Path(job.sweep.dir)), job.job.name)
+        return
     try:
-        execute_job(typed(composed))
+        execute_job(composed)
     except UserError as error:
         # Hydra would print a traceback for anything but an exit.
-        fail(error)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last finished sample", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(fail(error))
 
 
-def execute_job(config: RunConfig) -> None:
+def execute_job(composed: DictConfig) -> None:
     """Runs one configuration and prints its summary."""
+    config = typed(composed)
     # Imported late: a mistake on the command line is told without waiting for torch.
-    from river_llm.analysis.report import terminal_summary
+    from river_llm.evaluation.report import show
     from river_llm.evaluation.run import execute
-    from river_llm.evaluation.summary import last_line
 
-    result = execute(config)
-    print(terminal_summary(result.summary))
-    if result.ungraded:
-        print(
-            f"{result.ungraded} samples have no verdict, since programs were not run. Grade them "
-            f"with:\n  python scripts/regrade.py {result.folder} --allow-code-execution"
-        )
-    print(last_line(result), flush=True)
+    show(execute(config))
 
 
-def fail(error: UserError) -> None:
-    """Prints the message and ends with status 2."""
+def fail(error: UserError) -> int:
+    """Prints a mistake in one line; returns the exit status that goes with it."""
     sys.stdout.flush()
     print(f"error: {error}", file=sys.stderr, flush=True)
-    sys.exit(2)
+    return 2
+
+
+def launch(arguments: Sequence[str]) -> None:
+    """Runs Hydra with other arguments than the command line's."""
+    sys.argv[1:] = arguments
+    run()
+
+
+def main(arguments: Sequence[str]) -> int:
+    """What the command line asks for; returns the exit status."""
+    given = [argument for argument in arguments if argument not in SWEEP_FLAGS]
+    if any(argument.startswith("-") for argument in given):
+        run()  # --help, --cfg and the like are Hydra's.
+        return 0
+    if len(given) < len(arguments):
+        return sweep(given, launch)
+    # Composed once before Hydra does it, to tell a mistake in one line.
+    load_config(given)
+    run()
+    return 0
 
 
 if __name__ == "__main__":
-    # Composed once before Hydra does it, every cell of a sweep, to tell a mistake in one line and
-    # before anything runs; with other options (--help, --cfg, ...) that is left to Hydra.
-    given = [argument for argument in sys.argv[1:] if argument not in ("-m", "--multirun")]
-    if not any(argument.startswith("-") for argument in given):
-        try:
-            for cell in expand_sweep(given) if len(given) < len(sys.argv) - 1 else [given]:
-                load_config(cell)
-        except UserError as mistake:
-            fail(mistake)
-    run()
+    try:
+        status = main(sys.argv[1:])
+    except UserError as error:
+        status = fail(error)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from the last finished sample", file=sys.stderr)
+        status = 130
+    sys.exit(status)

@@ -7,10 +7,12 @@ import torch
 
 from river_llm.cache import SlotCache, Source
 from river_llm.decoding import FullQuant, Mask, NoExit, River
+from river_llm.engine import executor as executor_module
 from river_llm.engine.eager import EagerExecutor
 from river_llm.exits import Criterion, Fixed, Never, Similarity
 from river_llm.exits.threshold import Threshold
 from river_llm.quant.river import RiverLayers
+from test_anchors import SIMILARITY_BATCHES, assert_batch_follows_its_rows
 from tiny import COPIED, LAYERS, OTHER_PROMPT, PROMPT, QUANT, make_executor, run, tiny_model
 
 TOKENS = 16
@@ -146,3 +148,23 @@ def test_a_finished_row_no_longer_decides_the_depth(row, rivers):
     other = run(arm(River, criterion, rivers, prefill="backbone"), [prompts[1 - row]], 9)[2]
     assert depths == alone
     assert depths != other
+
+
+@pytest.mark.parametrize("settings", SIMILARITY_BATCHES)
+def test_a_batch_that_follows_its_most_similar_row_is_noticed(settings, rivers, monkeypatch):
+    monkeypatch.setattr(executor_module, "min", max, raising=False)
+    with pytest.raises(AssertionError):
+        assert_batch_follows_its_rows("qwen3", rivers, **settings)
+
+
+@pytest.mark.parametrize("settings", SIMILARITY_BATCHES)
+def test_a_finished_row_that_still_decides_is_noticed(settings, rivers, monkeypatch):
+    monkeypatch.setattr(River, "finish", lambda self, row: None)
+    with pytest.raises(AssertionError):
+        assert_batch_follows_its_rows("qwen3", rivers, **settings)
+
+
+def test_a_mean_over_padding_is_noticed(rivers, monkeypatch):
+    monkeypatch.setattr(EagerExecutor, "_pool", lambda self, hidden: hidden.float().mean(1))
+    with pytest.raises(AssertionError):
+        assert_batch_follows_its_rows("qwen2", rivers, prefill="sequence", pool="mean")

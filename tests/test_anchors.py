@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 from river_llm.cache import Source
+from river_llm.config import RtnInt8Config
 from river_llm.decoding import FullQuant, NoExit, River
-from river_llm.engine.executor import NumericsError
-from river_llm.exits import Fixed, Never, Similarity
+from river_llm.engine.executor import NumericsError, StepInputs
+from river_llm.exits import Fixed, Never, Replay, Similarity
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.quant import rtn
+from river_llm.quant import rtn_int4
 from river_llm.quant.grid import split_groups
 from tiny import (
     COPIED,
@@ -37,6 +38,7 @@ from tiny import (
 )
 
 TOKENS = 24
+INT8 = RtnInt8Config()
 
 
 def no_exit(model, rivers):
@@ -47,15 +49,22 @@ def river(model, criterion, rivers, quant=QUANT, batch=1, **settings):
     return River(*make_executor(model, criterion, rivers, quant, batch), **settings)
 
 
-def dequantized_twin(model):
+def dequantized_twin(model, quant=QUANT):
     """The model with every linear of its layers replaced by its dequantized values."""
     twin = copy.deepcopy(model)
     for layer in twin.model.layers:
-        for name, module in layer.named_modules():
+        for module in layer.modules():
             if isinstance(module, nn.Linear):
-                groups = split_groups(module.weight, QUANT.group_size, name)
-                module.weight.data = rtn.quantize(groups).dequantize(torch.float32)
+                module.weight.data = dequantized(module.weight.data, quant)
     return twin
+
+
+def dequantized(weight, quant):
+    if quant != INT8:
+        groups = split_groups(weight, quant.group_size, "twin")
+        return rtn_int4.quantize(groups).dequantize(torch.float32)
+    step = (weight.abs().max(dim=1, keepdim=True).values / 127).bfloat16().float()
+    return torch.round(weight / step).clamp(-127, 127) * step
 
 
 def generate(model, prompt, count):
@@ -121,35 +130,38 @@ def test_river_of_the_backbones_own_weights_equals_no_exit_at_every_depth(kind, 
     assert sum(depth < LAYERS for depth in depths) >= 0.3 * len(depths)
 
 
+@pytest.mark.parametrize("quant", [QUANT, INT8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_river_at_depth_0_in_both_phases_equals_full_quant(kind, rivers):
+def test_river_at_depth_0_in_both_phases_equals_full_quant(kind, quant, rivers):
     model = tiny_model(kind)
-    full_quant = FullQuant(*make_executor(model, Never(LAYERS), rivers))
+    full_quant = FullQuant(*make_executor(model, Never(LAYERS), rivers, quant))
     expected = run(full_quant, [PROMPT], TOKENS)
-    actual = run(river(model, Fixed(LAYERS, 0), rivers), [PROMPT], TOKENS)
+    actual = run(river(model, Fixed(LAYERS, 0), rivers, quant), [PROMPT], TOKENS)
     assert actual[0] == expected[0]
     assert torch.equal(actual[1], expected[1])
     different = run(no_exit(model, rivers), [PROMPT], TOKENS)
     assert not torch.allclose(different[1], expected[1], atol=1e-2)
 
 
+@pytest.mark.parametrize("quant", [QUANT, INT8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_full_quant_equals_transformers_with_dequantized_weights(kind, rivers):
+def test_full_quant_equals_transformers_with_dequantized_weights(kind, quant, rivers):
     model = tiny_model(kind)
-    full_quant = FullQuant(*make_executor(model, Never(LAYERS), rivers))
+    full_quant = FullQuant(*make_executor(model, Never(LAYERS), rivers, quant))
     tokens, logits, depths = run(full_quant, [PROMPT], TOKENS)
-    expected, expected_logits = generate(dequantized_twin(model), PROMPT, TOKENS)
+    expected, expected_logits = generate(dequantized_twin(model, quant), PROMPT, TOKENS)
     assert tokens[0] == expected
     assert torch.allclose(logits[0], expected_logits, atol=1e-4)
     assert set(depths) == {0}
     assert not torch.allclose(generate(model, PROMPT, TOKENS)[1], expected_logits, atol=1e-2)
 
 
+@pytest.mark.parametrize("quant", [QUANT, INT8])
 @pytest.mark.parametrize("kind", KINDS)
-def test_river_equals_a_layer_mix_written_out(kind, rivers):
+def test_river_equals_a_layer_mix_written_out(kind, quant, rivers):
     """Each token runs d layers of the backbone and the rest of the twin, without any cache."""
-    model, twin = tiny_model(kind), dequantized_twin(tiny_model(kind))
-    decoder = river(model, Scripted(), rivers)
+    model, twin = tiny_model(kind), dequantized_twin(tiny_model(kind), quant)
+    decoder = river(model, Scripted(), rivers, quant)
     tokens, logits, depths = run(decoder, [PROMPT], 12)
     per_token = [LAYERS] * len(PROMPT) + depths
     fed = PROMPT + tokens[0][:-1]
@@ -231,16 +243,50 @@ def test_river_shares_everything_but_linears(rivers):
         assert torch.equal(parameter, before[name]), name
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen3"])
-@pytest.mark.parametrize("make", [Never, lambda n: Fixed(n, 2), lambda n: Fixed(n, 0)])
-def test_a_batch_gives_what_single_runs_give(kind, make, rivers):
+# Rows of 7, 4 and 9 tokens, padded on the left to 9.
+BATCH = [PROMPT, OTHER_PROMPT, [11, 70, 23, 8, 52, 90, 4, 33, 19]]
+
+
+def replay(prefill, steps):
+    """Recorded depths, told already which sample comes; the steps begin again at their end."""
+    criterion = Replay(LAYERS, {"batch": (prefill, steps)}, "a run", cycle=True)
+    criterion.begin_sample("batch")
+    return criterion
+
+
+def assert_rows_equal_single_runs(make, kind):
     model = tiny_model(kind)
-    prompts = [PROMPT, OTHER_PROMPT]
-    tokens, logits, _ = run(river(model, make(LAYERS), rivers, batch=2), prompts, 16)
-    for row, prompt in enumerate(prompts):
-        alone = run(river(model, make(LAYERS), rivers), [prompt], 16)
+    tokens, logits, depths = run(make(model, len(BATCH)), BATCH, 16)
+    for row, prompt in enumerate(BATCH):
+        alone = run(make(model, 1), [prompt], 16)
         assert tokens[row] == alone[0][0]
         assert torch.allclose(logits[row], alone[1][0], atol=2e-4)
+        assert depths == alone[2]
+    return depths
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("strategy", "depth"), [(NoExit, LAYERS), (FullQuant, 0)])
+def test_a_batch_without_exits_gives_what_single_runs_give(kind, strategy, depth, rivers):
+    def make(model, batch):
+        return strategy(*make_executor(model, Never(LAYERS), rivers, QUANT, batch))
+
+    assert set(assert_rows_equal_single_runs(make, kind)) == {depth}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("prefill", ["sequence", "backbone"])
+def test_a_batch_at_planned_depths_gives_what_single_runs_give(kind, prefill, rivers):
+    """The prompt leaves at 2 where it may."""
+
+    def make(model, batch):
+        criterion = replay(2, [4, 1, 3, 5, 0, 5, 2])
+        return river(model, criterion, rivers, batch=batch, prefill=prefill)
+
+    depths = assert_rows_equal_single_runs(make, kind)
+    assert len(set(depths)) >= 3
+    assert sum(depth < LAYERS for depth in depths) >= 0.3 * len(depths)
+    assert LAYERS in depths[2:]
 
 
 @pytest.mark.parametrize("make", [no_exit, lambda m, r: river(m, Scripted(), r)])
@@ -338,25 +384,111 @@ def test_pooling_over_the_prompt_sees_the_mean_state(rivers):
     assert trace.score == pytest.approx(cosine, abs=1e-5)
 
 
-def test_a_batch_exits_at_the_smallest_score_of_its_rows(rivers):
-    """The batch's first depth is the deeper of the two alone, and replaying its depths row by
-    row gives its logits.
+def watch_similarity(decoder, pool):
+    """For each pass from now on, the cosine of the input and output of each backbone layer."""
+    executor, passes = decoder.executor, []
+    begin, backbone = executor.begin, executor.backbone
+
+    def pooled():
+        hidden = executor.hidden()[0]
+        return hidden.mean(0) if pool == "mean" else hidden[-1]
+
+    def begun(inputs):
+        passes.append([])
+        begin(inputs)
+
+    def layer_by_layer(first, last):
+        for layer in range(first, last):
+            before = pooled()
+            backbone(layer, layer + 1)
+            passes[-1].append(nn.functional.cosine_similarity(before, pooled(), dim=0).item())
+
+    executor.begin, executor.backbone = begun, layer_by_layer
+    return passes
+
+
+def assert_batch_follows_its_rows(kind, rivers, tau=0.75, **settings):
+    """Single runs that replay the batch's depths give its logits, and their cosines its depths.
+
+    Row 2 finishes before decode step 7 and row 0 before step 13; they go on being computed.
     """
-    model = tiny_model("qwen3")
-    prompts = [PROMPT, OTHER_PROMPT]
-    settings = {"prefill": "backbone"}
-    batch = river(model, Similarity(LAYERS, 0.55), rivers, batch=2, **settings)
-    _, logits, depths = run(batch, prompts, 20)
-    alone = [
-        run(river(model, Similarity(LAYERS, 0.55), rivers, **settings), [prompt], 20)[2]
-        for prompt in prompts
-    ]
-    assert len(set(depths)) >= 2
-    assert alone[0] != alone[1]
-    assert depths[0] == max(alone[0][0], alone[1][0])
-    for row, prompt in enumerate(prompts):
-        replayed = run(river(model, Scripted(depths), rivers, **settings), [prompt], 20)
-        assert torch.allclose(replayed[1][0], logits[row], atol=2e-4)
+    model = tiny_model(kind)
+    batch = river(model, Similarity(LAYERS, tau), rivers, batch=len(BATCH), **settings)
+    outs, alive = [batch.prefill(BATCH)], [[0, 1, 2]]
+    for step in range(18):
+        if step in (6, 12):
+            batch.finish({6: 2, 12: 0}[step])
+        outs.append(batch.step())
+        alive.append([0, 1, 2] if step < 6 else [0, 1] if step < 12 else [1])
+    traces = [out.trace for out in outs]
+    depths = [trace.depth for trace in traces]
+    logits = torch.cat([out.logits for out in outs], dim=1)
+    cosines = []
+    for row, prompt in enumerate(BATCH):
+        single = river(model, replay(depths[0], depths[1:]), rivers, **settings)
+        cosines.append(watch_similarity(single, settings.get("pool", "last")))
+        tokens, expected, _ = run(single, [prompt], len(outs))
+        assert [out.tokens[row][0] for out in outs] == tokens[0]
+        assert torch.allclose(logits[row], expected[0], atol=2e-4)
+    for n, (trace, rows) in enumerate(zip(traces, alive, strict=True)):
+        if n == 0 and settings["prefill"] == "backbone":
+            assert (trace.depth, trace.score) == (LAYERS, None)
+            continue
+        tested = range(1, min(trace.depth, LAYERS - 1) + 1)
+        smallest = [min(cosines[row][n][depth - 1] for row in rows) for depth in tested]
+        assert [score > tau for score in smallest[:-1]] == [False] * (len(smallest) - 1)
+        assert (smallest[-1] > tau) == trace.fired == (trace.depth < LAYERS)
+        assert trace.score == pytest.approx(smallest[-1], abs=1e-4)
+    assert len(set(depths[1:])) >= 3
+    assert sum(depth < LAYERS for depth in depths[1:]) >= 0.3 * len(depths[1:])
+    assert LAYERS in depths[3:]
+
+
+SIMILARITY_BATCHES = [
+    {"prefill": "sequence"},
+    {"prefill": "sequence", "pool": "mean"},
+    {"prefill": "backbone"},
+]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("settings", SIMILARITY_BATCHES)
+def test_a_batch_leaves_where_the_least_similar_live_row_does(kind, settings, rivers):
+    assert_batch_follows_its_rows(kind, rivers, **settings)
+
+
+@pytest.mark.parametrize("depth", [0, 2, LAYERS - 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_pass_that_begins_again_from_its_own_states_goes_on_unchanged(kind, depth, rivers):
+    """At a depth on the way, for some of a padded batch's tokens whose others hold entries."""
+    model = tiny_model(kind)
+    one, other = (
+        NoExit(*make_executor(model, Never(LAYERS), rivers, COPIED, len(BATCH))) for _ in range(2)
+    )
+    for decoder in (one, other):
+        decoder.prefill(BATCH)
+    slots, pad = [9, 10, 11], [2, 5, 0]
+    ids = [[4, 8, 15], [16, 23, 42], [1, 2, 3]]
+    for decoder in (one, other):
+        decoder.executor.begin(StepInputs(slots=slots, ids=ids, pad=pad))
+        decoder.executor.backbone(0, depth)
+    states = other.executor.hidden()
+    one.executor.backbone(depth, LAYERS)
+    for chosen in ([0, 1], [2]):
+        other.executor.begin(
+            StepInputs(slots=[slots[n] for n in chosen], hidden=states[:, chosen], pad=pad)
+        )
+        other.executor.backbone(depth, LAYERS)
+    assert torch.allclose(other.executor.logits(), one.executor.logits(), atol=1e-4)
+    assert torch.allclose(other.cache.k, one.cache.k, atol=1e-4)
+    assert torch.allclose(other.cache.v, one.cache.v, atol=1e-4)
+    assert torch.equal(other.cache.source, one.cache.source)
+
+
+@pytest.mark.parametrize("given", [{}, {"ids": [[1]], "hidden": torch.zeros(1, 1, 64)}])
+def test_a_pass_begins_from_ids_or_states(given):
+    with pytest.raises(ValueError, match="exactly one"):
+        StepInputs(slots=[0], pad=[0], **given)
 
 
 def test_nan_in_the_weights_stops_the_run(rivers):

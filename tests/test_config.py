@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from river_llm.composition import CONF, load_config
+from river_llm import composition
+from river_llm.composition import CONF, at_most, load_config
 from river_llm.config import (
     EagerConfig,
     FixedConfig,
@@ -24,6 +25,7 @@ from river_llm.config import (
     ReplayConfig,
     RiverConfig,
     RtnInt4Config,
+    RtnInt8Config,
     RunConfig,
     SimilarityConfig,
     identity,
@@ -37,6 +39,7 @@ REQUIRED = {
     "replay": ["criterion.from_run=results/runs/x"],
     "static_first": ["method.k=3"],
     "static_last": ["method.k=3"],
+    "static_ranked": ["method.k=3"],
 }
 METHODS = [
     "full_quant",
@@ -50,6 +53,7 @@ METHODS = [
     "state_propagation",
     "static_first",
     "static_last",
+    "static_ranked",
 ]
 
 
@@ -102,16 +106,20 @@ def test_every_engine_composes(name: str):
 
 def test_no_group_is_left_out_above():
     groups = {path.parent.name for path in CONF.rglob("*.yaml")} - {CONF.name}
+    # Of sweeps, not of a run.
+    groups -= {"sweep", "sweeper"}
     assert groups == {"exp", "method", "criterion", "quant", "model", "engine"}
     assert min(len(options(group)) for group in groups) > 0
 
 
 @pytest.mark.parametrize("path", sorted(CONF.rglob("*.yaml")), ids=lambda path: path.stem)
 def test_an_option_is_called_like_its_file(path: Path):
-    if path.parent != CONF:
+    if path.parent.name == "sweep":
+        assert composition.composed([f"sweep={path.stem}"]).sweep.name == path.stem
+    elif path.parent not in (CONF, CONF / "hydra" / "sweeper"):
         group, name = path.parent.name, path.stem
-        composed = load_config([f"{group}={name}", *REQUIRED.get(name, [])])
-        assert getattr(composed, group).name == name
+        config = load_config([f"{group}={name}", *REQUIRED.get(name, [])])
+        assert getattr(config, group).name == name
 
 
 @pytest.mark.parametrize(
@@ -156,7 +164,7 @@ def test_yaml_defaults_agree_with_the_schema():
     for group, kinds in {
         "method": (NoExitConfig, FullQuantConfig, RiverConfig),
         "criterion": (SimilarityConfig, NeverConfig),
-        "quant": (HqqInt4Config, RtnInt4Config, NoQuantConfig),
+        "quant": (HqqInt4Config, RtnInt4Config, RtnInt8Config, NoQuantConfig),
     }.items():
         for kind in kinds:
             name = kind().name
@@ -173,7 +181,7 @@ def test_yaml_defaults_agree_with_the_schema():
         ("method", METHODS),
         ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
         ("model", ["llama3.1_8b", "llama3.2_1b", "smollm2_135m"]),
-        ("quant", ["hqq_int4", "none", "rtn_int4"]),
+        ("quant", ["hqq_int4", "none", "rtn_int4", "rtn_int8"]),
         ("engine", ["eager"]),
     ],
 )
@@ -284,9 +292,8 @@ def test_a_value_of_the_wrong_kind_is_refused(override: str, value: str, word: s
 @pytest.mark.parametrize(
     ("override", "bound"),
     [
-        ("limit=0", "1"),
-        ("limit=-1", "1"),
-        ("exp.limit=0", "1"),
+        ("limit=-1", "0"),
+        ("exp.limit=-1", "0"),
         ("exp.max_new_tokens=0", "1"),
         ("exp.fewshot=-1", "0"),
         ("quant.group_size=0", "1"),
@@ -619,3 +626,27 @@ def test_a_key_added_below_hydra_is_refused():
 
 def test_an_unquoted_equals_sign_is_explained():
     assert 'model.path="/ck/step=300"' in refusal("model.path=/ck/step=300")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "prompts", "texts"),
+    [
+        ([], 4, 8),
+        (["limit=3"], 3, 3),
+        (["exp.limit=6"], 4, 6),
+        (["limit=100"], 4, 8),
+        # No free text: the measurements keep their own size.
+        (["limit=0"], 4, 8),
+        (["limit=2", "fidelity.limit=5"], 2, 5),
+    ],
+)
+def test_measurements_are_no_larger_than_a_small_limit(overrides, prompts, texts):
+    config = load_config(overrides)
+    assert (config.speedup.prompts, config.fidelity.limit) == (prompts, texts)
+
+
+@pytest.mark.parametrize(
+    ("limits", "least"), [((), 4), ((None,), 4), ((9, 2), 2), ((0, -1, True, "1", 1.5), 4)]
+)
+def test_what_is_no_limit_does_not_count_as_one(limits, least):
+    assert at_most(4, *limits) == least

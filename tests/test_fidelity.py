@@ -23,11 +23,12 @@ from river_llm.engine.executor import Exit
 from river_llm.evaluation import fidelity as fidelity_module
 from river_llm.evaluation import measure
 from river_llm.evaluation.fidelity import (
+    ForcedPass,
     ForcedScores,
     ForcedText,
     ReferenceScores,
     compare,
-    forced_scores,
+    forced_pass,
     transformers_scores,
 )
 from river_llm.exits import Fixed, Never, Replay
@@ -56,13 +57,16 @@ class Given:
 
     def _out(self):
         row = self.rows.pop(0)
-        return StepOutput([[int(row.argmax())]], row.view(1, 1, -1), Exit(1))
+        return StepOutput([[int(row.argmax())]], [[0.0]], row.view(1, 1, -1), Exit(len(self.rows)))
 
 
 def test_scores_by_hand():
     """Odds of 1 : 2 : 1, 8 : 1 : 1 and 1 : 1 : 6 for the tokens 1, 1, 2."""
     decoder = Given([[1, 2, 1], [8, 1, 1], [1, 1, 6]])
-    scores = forced_scores(decoder, ForcedText("s", [7, 8], [1, 1, 2]))
+    result = forced_pass(decoder, ForcedText("s", [7, 8], [1, 1, 2]))
+    scores = result.scores
+    # This decoder's depth is the number of answers that it still has.
+    assert (result.prefill_depth, result.depths) == (2, [1, 0])
     assert scores.equal == [True, False, True]
     assert scores.nll == pytest.approx([math.log(2), math.log(10), math.log(8 / 6)], rel=1e-5)
     # The prefill predicts the first token, and the last one is predicted, not fed.
@@ -76,7 +80,7 @@ def test_scores_by_hand():
 
 def test_a_text_of_one_token_needs_no_step():
     decoder = Given([[1, 3]])
-    scores = forced_scores(decoder, ForcedText("s", [7], [0]))
+    scores = forced_pass(decoder, ForcedText("s", [7], [0])).scores
     assert (scores.equal, scores.nll) == ([False], pytest.approx([math.log(4)]))
     assert len(decoder.log) == 2
 
@@ -84,7 +88,7 @@ def test_a_text_of_one_token_needs_no_step():
 def test_nll_does_not_depend_on_a_shift_or_overflow():
     decoder = Given([[1, 1]])
     decoder.rows = [torch.tensor([1000.0, 1000.0]), torch.tensor([-500.0, -500.0])]
-    scores = forced_scores(decoder, ForcedText("s", [7], [0, 1]))
+    scores = forced_pass(decoder, ForcedText("s", [7], [0, 1])).scores
     assert scores.nll == pytest.approx([math.log(2)] * 2, rel=1e-4)
 
 
@@ -126,8 +130,8 @@ def test_no_exit_agrees_with_itself_and_nearly_with_transformers(kind, rivers):
     model = tiny_model(kind)
     texts = texts_of(model, rivers)
     arm, second = no_exit_of(model, rivers), no_exit_of(model, rivers)
-    own = {text.id: forced_scores(second, text) for text in texts}
-    scores = {text.id: forced_scores(arm, text) for text in texts}
+    own = {text.id: forced_pass(second, text).scores for text in texts}
+    scores = {text.id: forced_pass(arm, text).scores for text in texts}
     assert compare(scores, own) == {"agreement": 1.0, "excess_nll": 0.0}
     floor = {text.id: transformers_scores(arm.executor.adapter, text) for text in texts}
     result = compare(floor, own)
@@ -138,9 +142,9 @@ def test_no_exit_agrees_with_itself_and_nearly_with_transformers(kind, rivers):
 def test_a_quantized_arm_is_told_from_no_exit(rivers):
     model = tiny_model("llama")
     texts = texts_of(model, rivers)
-    own = {text.id: forced_scores(no_exit_of(model, rivers), text) for text in texts}
+    own = {text.id: forced_pass(no_exit_of(model, rivers), text).scores for text in texts}
     arm = River(*make_executor(model, Fixed(LAYERS, 1), rivers))
-    result = compare({text.id: forced_scores(arm, text) for text in texts}, own)
+    result = compare({text.id: forced_pass(arm, text).scores for text in texts}, own)
     assert result["agreement"] < 1.0
     assert result["excess_nll"] > 0.05
 
@@ -150,7 +154,7 @@ def test_the_methods_own_cache_is_scored(rivers):
     model = tiny_model("qwen2")
     (text, _) = texts_of(model, rivers)
     arm = River(*make_executor(model, Fixed(LAYERS, 2), rivers))
-    scores = forced_scores(arm, text)
+    scores = forced_pass(arm, text).scores
     again = River(*make_executor(model, Fixed(LAYERS, 2), rivers))
     outputs = [again.prefill([text.prompt])]
     outputs += [again.step(forced=[token]) for token in text.tokens[:-1]]
@@ -165,13 +169,13 @@ def test_scores_of_no_exit_are_kept_and_only_what_is_missing_is_computed(monkeyp
 
     def no_exit(decoder, text):
         asked.append(("no_exit", text.id))
-        return ForcedScores([True], [0.5])
+        return ForcedPass(ForcedScores([True], [0.5]), 4, [])
 
     def transformers(adapter, text):
         asked.append(("transformers", text.id))
         return ForcedScores([False], [0.25])
 
-    monkeypatch.setattr(fidelity_module, "forced_scores", no_exit)
+    monkeypatch.setattr(fidelity_module, "forced_pass", no_exit)
     monkeypatch.setattr(fidelity_module, "transformers_scores", transformers)
     texts = [ForcedText(name, [1], [2]) for name in "abc"]
     first = ReferenceScores(None, 64)
@@ -197,11 +201,44 @@ def test_fidelity_of_a_method_with_its_noise_floor(rivers):
     no_exit = no_exit_of(model, rivers)
     reference = ReferenceScores(None, 10)
     reference.complete(texts, no_exit, no_exit.executor.adapter)
-    result = measure.fidelity(no_exit, texts, reference)
+    result, rows = measure.fidelity(no_exit, texts, reference, seed=0)
+    assert list(rows) == ["a", "b"]
+    assert rows["a"] == {
+        "prefill_depth": LAYERS,
+        "equal": [True] * 10,
+        "nll": reference.no_exit["a"].nll,
+        "excess_nll": [0.0] * 10,
+        "depths": [LAYERS] * 9,
+    }
+    assert result["mean_depth"] == LAYERS
+    assert (result["agreement_low"], result["agreement_high"]) == (1.0, 1.0)
     assert (result["samples"], result["tokens"]) == (2, 20)
     assert (result["agreement"], result["excess_nll"]) == (1.0, 0.0)
     assert set(result["noise_floor"]) == {"agreement", "excess_nll"}
     assert result["noise_floor"]["excess_nll"] == pytest.approx(0.0, abs=1e-4)
+
+
+def test_the_intervals_of_fidelity_are_over_texts(monkeypatch):
+    """Texts of 1 and 3 tokens, all right and all wrong: resamples are 1, 1/4 or 0."""
+    passes = {
+        "a": ForcedPass(ForcedScores([True], [1.0]), 4, []),
+        "b": ForcedPass(ForcedScores([False] * 3, [2.0] * 3), 4, [1, 3]),
+    }
+    reference = ReferenceScores(None, 3)
+    own = {"a": ForcedScores([True], [1.5]), "b": ForcedScores([True] * 3, [1.0] * 3)}
+    reference.no_exit = reference.transformers = own
+    monkeypatch.setattr(measure, "forced_pass", lambda arm, text: passes[text.id])
+    texts = [ForcedText("a", [1], [2]), ForcedText("b", [1], [2, 3, 4])]
+    result, rows = measure.fidelity(None, texts, reference, seed=0)
+    assert (result["agreement"], result["excess_nll"]) == (0.25, (-0.5 + 3) / 4)
+    # A quarter of the resamples holds the same text twice.
+    assert (result["agreement_low"], result["agreement_high"]) == (0.0, 1.0)
+    assert (result["excess_nll_low"], result["excess_nll_high"]) == (-0.5, 1.0)
+    assert result["mean_depth"] == 2.0
+    assert rows["b"]["excess_nll"] == [1.0] * 3
+
+    result, _ = measure.fidelity(None, texts[1:], reference, seed=0)
+    assert (result["agreement_low"], result["agreement_high"]) == (None, None)
 
 
 def record(extracted, finish="eos", name="s", tokens=(1, 2, 3, 4, 5, 6)) -> SampleRecord:
@@ -223,6 +260,7 @@ def record(extracted, finish="eos", name="s", tokens=(1, 2, 3, 4, 5, 6)) -> Samp
         prefill_depth=0,
         exit_depths=[],
         exit_scores=[],
+        margins=[1.0] * len(tokens),
         block_lengths={"1": 1},
         commit=None,
     )
@@ -339,9 +377,9 @@ def test_a_cut_text_can_be_scored_to_its_end_under_replay(rivers):
     replay = Replay(LAYERS, {"a": (LAYERS, [2, 4, 1])}, "folder")
     arm = River(*make_executor(model, replay, rivers))
     cut = ForcedText("a", text.prompt, text.tokens[:4])
-    assert len(forced_scores(arm, cut).nll) == 4
+    assert len(forced_pass(arm, cut).scores.nll) == 4
     with pytest.raises(Exception, match="recorded 3 decode steps"):
-        forced_scores(arm, text)
+        forced_pass(arm, text)
 
 
 def test_transformers_scores_restore_the_adapter(rivers):

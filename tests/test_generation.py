@@ -46,7 +46,12 @@ class Scripted:
             self.clock.work(self.calls)
         block = self.blocks[self.calls]
         self.calls += 1
-        return StepOutput([block], torch.zeros(1, len(block), 2), Exit(self.calls))
+        return StepOutput(
+            [block],
+            [[token / 4 for token in block]],
+            torch.zeros(1, len(block), 2),
+            Exit(self.calls),
+        )
 
 
 def script(*tokens):

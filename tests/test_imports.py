@@ -18,6 +18,7 @@ ROOT = Path(river_llm.__file__).parent
 # everything in it. `composition` turns command lines into settings, for entry points alone. What
 # stands in the last row knows nothing of the rest: plain data, clocks, schemas, messages, files.
 LAYERS: tuple[tuple[str, ...], ...] = (
+    ("sweeps",),
     ("composition",),
     ("evaluation", "calibration"),
     ("analysis", "tracking"),

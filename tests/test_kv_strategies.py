@@ -7,10 +7,15 @@ the equalities can fail.
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
 from river_llm.cache import SlotCache, Source
+from river_llm.config import RecomputeConfig
 from river_llm.decoding import (
     FullQuant,
     Mask,
@@ -23,8 +28,11 @@ from river_llm.decoding import (
     StatePropagation,
     Static,
 )
+from river_llm.engine.executor import Exit
 from river_llm.errors import UserError
+from river_llm.evaluation.methods import build_decoder
 from river_llm.exits import Confidence, Fixed, Never, Replay, Similarity
+from river_llm.generation import StopRules, generate
 from tiny import (
     COPIED,
     KINDS,
@@ -54,7 +62,8 @@ def proves(depths):
     assert LAYERS in depths[2:]
 
 
-EXITING = [Mask, StatePropagation, Recompute, MonoDecreasingCap]
+FROM_EXITS = pytest.param(partial(Recompute, restart="exit"), id="Recompute from exits")
+EXITING = [Mask, StatePropagation, Recompute, FROM_EXITS, MonoDecreasingCap]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -195,9 +204,54 @@ def assert_equals_fresh_prefill(decoder, kind, fed, length, rivers):
     assert (decoder.cache.source[:, 0, :length] == int(Source.BACKBONE)).all()
 
 
+RESTARTS = ["embedding", "exit"]
+
+
+class Fires(Similarity):
+    """Tests the score at every depth, and fires at the depths of a cycle."""
+
+    def __init__(self, cycle=(4, 1, 3, 5, 2, 5, 1)):
+        super().__init__(LAYERS, tau=0.0)
+        self.cycle = cycle
+
+    def plan(self, step):
+        self.depth = self.cycle[step % len(self.cycle)]
+
+    def threshold(self, depth):
+        return -2.0 if depth == self.depth else 2.0
+
+
+def whole_model_logits(kind, fed, prompt_length, depths):
+    """Final norm and head on transformers' own states of each token at its exit depth."""
+    model = tiny_model(kind)
+    with torch.no_grad():
+        out = model(torch.tensor([fed]), output_hidden_states=True)
+        states = [model.lm_head(model.model.norm(state[0])) for state in out.hidden_states[:-1]]
+    states.append(out.logits[0])
+    rows = [states[LAYERS][prompt_length - 1]]
+    rows += [states[depth][prompt_length + step] for step, depth in enumerate(depths)]
+    return torch.stack(rows)[None]
+
+
+def assert_emits_from_the_whole_model(decoder, kind, count=TOKENS):
+    tokens, logits, depths = run(decoder, [PROMPT], count)
+    proves(depths)
+    expected = whole_model_logits(kind, PROMPT + tokens[0][:-1], len(PROMPT), depths)
+    assert torch.allclose(logits, expected, atol=1e-4)
+
+
+# By hand from the cycle 4 1 3 5 2 5 1 4 1 3. From the embedding a block grows by one until depth
+# 5 ends it; from the exits it holds the pending tokens that were left above where it ends.
+BLOCKS = {
+    "embedding": [1, 2, 3, 4, 1, 2, 1, 2, 3, 4],
+    "exit": [1, 1, 2, 4, 1, 2, 1, 2, 1, 2],
+}
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_after_a_full_pass_recompute_holds_what_a_fresh_prefill_writes(kind, rivers):
-    decoder = make(kind, Recompute, rivers)
+def test_after_a_full_pass_recompute_holds_what_a_fresh_prefill_writes(kind, restart, rivers):
+    decoder = make(kind, Recompute, rivers, restart=restart)
     fed = [*PROMPT, decoder.prefill([PROMPT]).tokens[0][0]]
     blocks, depths, full = [], [], 0
     for _ in range(TOKENS):
@@ -210,24 +264,205 @@ def test_after_a_full_pass_recompute_holds_what_a_fresh_prefill_writes(kind, riv
         fed.append(out.tokens[0][0])
     proves(depths)
     assert full >= 4
-    # By hand from the cycle 4 1 3 5 2 5 1: a block grows by one until depth 5 ends it.
-    assert blocks[:10] == [1, 2, 3, 4, 1, 2, 1, 2, 3, 4]
+    assert blocks[:10] == BLOCKS[restart]
 
 
-def test_after_an_early_exit_recompute_does_not_hold_it(rivers):
-    decoder = make("llama", Recompute, rivers)
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_after_an_early_exit_recompute_does_not_hold_it(restart, rivers):
+    decoder = make("llama", Recompute, rivers, restart=restart)
     fed = [*PROMPT, decoder.prefill([PROMPT]).tokens[0][0]]
     decoder.step()
     with pytest.raises(AssertionError):
         assert_equals_fresh_prefill(decoder, "llama", fed, len(fed), rivers)
 
 
-def test_a_full_block_forces_a_full_pass(rivers):
-    decoder = make("llama", Recompute, rivers, Fixed(LAYERS, 2), max_pending=3)
+@pytest.mark.parametrize("most", [None, 3])
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_recompute_emits_what_the_whole_model_has_at_the_exit_depth(kind, restart, most, rivers):
+    """Nothing is missing in the layers that a block runs, so no exit before it changes a state."""
+    decoder = make(kind, Recompute, rivers, max_pending=most, restart=restart)
+    assert_emits_from_the_whole_model(decoder, kind)
+
+
+def breaks_the_restart(monkeypatch, way):
+    keep, join = Recompute._keep, Recompute._join
+
+    def keep_first_state(self, block, depth):
+        before = dict(self._kept)
+        keep(self, block, depth)
+        for slot in before.keys() & set(block):
+            self._kept[slot] = replace(before[slot], depth=depth)
+
+    def join_with_the_embedding(self, block, depth):
+        for slot, kept in self._kept.items():
+            ids = torch.tensor([[self._ids[0][slot]]])
+            self._kept[slot] = replace(kept, state=self.executor.adapter.embed(ids))
+        return join(self, block, depth)
+
+    broken = {
+        "a token that runs again keeps its first state": ("_keep", keep_first_state),
+        "pending tokens join with their embedding": ("_join", join_with_the_embedding),
+        "pending tokens never join": ("_join", lambda self, block, depth: block),
+    }[way]
+    monkeypatch.setattr(Recompute, *broken)
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        "a token that runs again keeps its first state",
+        "pending tokens join with their embedding",
+        "pending tokens never join",
+    ],
+)
+def test_a_restart_from_wrong_states_differs_from_the_whole_model(way, rivers, monkeypatch):
+    breaks_the_restart(monkeypatch, way)
+    with pytest.raises(AssertionError):
+        assert_emits_from_the_whole_model(make("qwen3", Recompute, rivers, restart="exit"), "qwen3")
+
+
+@pytest.mark.parametrize("most", [None, 3])
+@pytest.mark.parametrize("make_criterion", [Scripted, Fires, lambda: Similarity(LAYERS, 0.8)])
+def test_both_restarts_compute_the_same(make_criterion, most, rivers):
+    """Tokens, logits, depths, scores and every cache entry: only the work differs."""
+    decoders = [
+        make("qwen3", Recompute, rivers, make_criterion(), max_pending=most, restart=restart)
+        for restart in RESTARTS
+    ]
+    outs = [[d.prefill([PROMPT])] + [d.step() for _ in range(TOKENS)] for d in decoders]
+    depths = [out.trace.depth for out in outs[0][1:]]
+    proves(depths)
+    for one, other in zip(*outs, strict=True):
+        assert other.tokens == one.tokens
+        assert torch.allclose(other.logits, one.logits, atol=1e-4)
+        assert other.trace == replace(one.trace, score=pytest.approx(one.trace.score, abs=1e-5))
+    first, second = (d.cache for d in decoders)
+    assert torch.equal(second.source, first.source)
+    assert torch.allclose(second.k, first.k, atol=1e-4)
+    assert torch.allclose(second.v, first.v, atol=1e-4)
+    assert decoders[1].executor.reads == decoders[0].executor.reads
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_every_depth_is_tested_once_wherever_pending_tokens_join(restart, rivers):
+    """Tokens join at depths 1 to 4; depth 5 is not tested, and its step keeps the score of 4."""
+    decoder = make("llama", Recompute, rivers, Fires(), restart=restart)
     decoder.prefill([PROMPT])
+    joined = set()
+    for depth in (4, 1, 3, 5, 2, 5, 1, 4, 1, 3, 5):
+        pending = {kept.depth for kept in decoder._kept.values()}
+        before = decoder.executor.reads
+        trace = decoder.step().trace
+        assert (trace.depth, trace.fired) == (depth, depth < LAYERS)
+        assert trace.score is not None
+        assert decoder.executor.reads - before == 1 + min(depth, LAYERS - 1)
+        joined |= {at for at in pending if at < depth}
+    assert joined == ({1, 2, 3, 4} if restart == "exit" else set())
+
+
+def test_a_join_that_leaves_out_the_test_before_it_is_noticed(rivers, monkeypatch):
+    original = Recompute._advance
+
+    def untested(self, left, depth, planned):
+        planned = depth if depth in {kept.depth for kept in self._kept.values()} else planned
+        return original(self, left, depth, planned)
+
+    monkeypatch.setattr(Recompute, "_advance", untested)
+    with pytest.raises(AssertionError):
+        test_every_depth_is_tested_once_wherever_pending_tokens_join("exit", rivers)
+
+
+def test_a_last_stretch_without_its_own_score_is_noticed(rivers, monkeypatch):
+    original = Recompute._advance
+    monkeypatch.setattr(
+        Recompute,
+        "_advance",
+        lambda self, left, depth, planned: original(self, Exit(left.depth), depth, planned),
+    )
+    with pytest.raises(AssertionError):
+        test_every_depth_is_tested_once_wherever_pending_tokens_join("exit", rivers)
+
+
+# By hand: what ten steps of the cycle leave. From the exits, the block of the last step (depth 3)
+# holds the token left at 1 and not those at 4; from the embedding it holds all since the last 5.
+DEPTHS = {"embedding": [5] * 6 + [3, 3, 3, 3], "exit": [5] * 6 + [4, 4, 3, 3]}
+
+
+def layer_runs(decoder):
+    """How often each (layer, slot) of the backbone runs from now on."""
+    runs, at = Counter(), []
+    executor = decoder.executor
+    begin, backbone = executor.begin, executor.backbone
+
+    def noted(inputs):
+        at[:] = inputs.slots
+        begin(inputs)
+
+    def counted(first, last):
+        runs.update((layer, slot) for layer in range(first, last) for slot in at)
+        backbone(first, last)
+
+    executor.begin, executor.backbone = noted, counted
+    return runs
+
+
+@pytest.mark.parametrize("make_criterion", [Scripted, Fires])
+def test_from_the_exits_only_missing_layers_run(make_criterion, rivers):
+    decoder = make("llama", Recompute, rivers, make_criterion(), restart="exit")
+    decoder.prefill([PROMPT])
+    runs = layer_runs(decoder)
+    for _ in range(10):
+        decoder.step()
+    assert runs == Counter(
+        (layer, len(PROMPT) + step)
+        for step, depth in enumerate(DEPTHS["exit"])
+        for layer in range(depth)
+    )
+    assert runs.total() == 44
+
+
+def test_from_the_embedding_layers_run_again(rivers):
+    """By hand, blocks times depths: 4 + 2*1 + 3*3 + 4*5 + 2 + 2*5 + 1 + 2*4 + 3*1 + 4*3."""
+    decoder = make("llama", Recompute, rivers)
+    decoder.prefill([PROMPT])
+    runs = layer_runs(decoder)
+    for _ in range(10):
+        decoder.step()
+    assert runs.total() == 71
+    assert runs[0, len(PROMPT)] == 4
+
+
+@pytest.mark.parametrize(
+    ("restart", "steps", "depths"),
+    [
+        ("embedding", 1, [4]),
+        ("embedding", 3, [3, 3, 3]),
+        ("embedding", 10, DEPTHS["embedding"]),
+        ("exit", 1, [4]),
+        ("exit", 3, [4, 3, 3]),
+        ("exit", 10, DEPTHS["exit"]),
+    ],
+)
+def test_recorded_depths_are_those_of_the_last_block_a_token_ran_in(restart, steps, depths, rivers):
+    decoder = make("llama", Recompute, rivers, restart=restart)
+    results = generate(decoder, PROMPT, StopRules(steps + 1), lambda ids: "")
+    *_, result = results
+    assert [step.depth for step in result.step_exits] == depths
+    assert result.block_lengths == BLOCKS[restart][:steps]
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_a_full_block_forces_a_full_pass(restart, rivers):
+    """From the exits all pending tokens stand at 2, so that only full passes feed them."""
+    decoder = make("llama", Recompute, rivers, Fixed(LAYERS, 2), max_pending=3, restart=restart)
+    fed = [*PROMPT, decoder.prefill([PROMPT]).tokens[0][0]]
     outs = [decoder.step() for _ in range(7)]
-    assert [out.block for out in outs] == [1, 2, 3, 1, 2, 3, 1]
+    blocks = {"embedding": [1, 2, 3, 1, 2, 3, 1], "exit": [1, 1, 3, 1, 1, 3, 1]}
+    assert [out.block for out in outs] == blocks[restart]
     assert [out.trace.depth for out in outs] == [2, 2, LAYERS, 2, 2, LAYERS, 2]
+    fed += [out.tokens[0][0] for out in outs]
+    assert_equals_fresh_prefill(decoder, "llama", fed, len(PROMPT) + 6, rivers)
 
 
 def test_recompute_without_a_cap_grows_without_bound(rivers):
@@ -236,14 +471,88 @@ def test_recompute_without_a_cap_grows_without_bound(rivers):
     assert [decoder.step().block for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
-@pytest.mark.parametrize("steps", [1, 4, 9])
-def test_recompute_rolls_back_into_a_pending_block(steps, rivers):
-    decoder = make("qwen2", Recompute, rivers)
-    tokens, logits, _ = run(decoder, [PROMPT], TOKENS)
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("most", [None, 3])
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 9])
+def test_recompute_rolls_back_into_a_pending_block(steps, most, restart, rivers):
+    """With the cap, undone full passes fall on the same tokens again."""
+    decoder = make("qwen2", Recompute, rivers, max_pending=most, restart=restart)
+    tokens, logits, depths = run(decoder, [PROMPT], TOKENS)
+    proves(depths)
     decoder.rollback(steps)
     again = [decoder.step() for _ in range(steps)]
+    assert [out.trace.depth for out in again] == depths[-steps:]
     assert [out.tokens[0][0] for out in again] == tokens[0][-steps:]
-    assert torch.allclose(torch.cat([o.logits for o in again], 1), logits[:, -steps:], atol=1e-5)
+    assert torch.allclose(torch.cat([o.logits for o in again], 1), logits[:, -steps:], atol=1e-4)
+
+
+def forced_after_rollback(decoder):
+    """Logits of other tokens than those that four undone steps fed."""
+    run(decoder, [PROMPT], TOKENS)
+    decoder.rollback(4)
+    return torch.cat([decoder.step(forced=[token]).logits for token in (4, 8, 15, 16)], 1)
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+@pytest.mark.parametrize("cycle", [(4, 1, 3, 5, 2, 5, 1), (2, 1, 1, 4)])
+def test_after_a_rollback_other_tokens_continue_as_if_nothing_had_been_undone(
+    cycle, restart, rivers
+):
+    decoder = make("llama", Recompute, rivers, Scripted(cycle), restart=restart)
+    actual = forced_after_rollback(decoder)
+    fresh = make("llama", Recompute, rivers, Scripted(cycle), restart=restart)
+    run(fresh, [PROMPT], TOKENS - 4)
+    expected = [fresh.step(forced=[token]).logits for token in (4, 8, 15, 16)]
+    assert torch.allclose(actual, torch.cat(expected, 1), atol=1e-4)
+
+
+def test_a_rollback_that_keeps_undone_states_differs(rivers, monkeypatch):
+    expected = forced_after_rollback(
+        make("llama", Recompute, rivers, Scripted((2, 1, 1, 4)), restart="exit")
+    )
+    original = Recompute.rollback
+
+    def forgetful(self, steps):
+        kept = dict(self._kept)
+        original(self, steps)
+        self._kept = kept
+
+    monkeypatch.setattr(Recompute, "rollback", forgetful)
+    broken = forced_after_rollback(
+        make("llama", Recompute, rivers, Scripted((2, 1, 1, 4)), restart="exit")
+    )
+    assert not torch.allclose(broken, expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("restart", RESTARTS)
+def test_a_mark_that_is_not_taken_back_moves_the_forced_passes(restart, rivers, monkeypatch):
+    original = Recompute.rollback
+
+    def to_the_present(self, steps):
+        original(self, steps)
+        self._marks.append(self._length)
+
+    monkeypatch.setattr(Recompute, "rollback", to_the_present)
+    with pytest.raises(AssertionError):
+        test_recompute_rolls_back_into_a_pending_block(4, 3, restart, rivers)
+
+
+def test_the_restart_of_the_settings_is_the_decoders(rivers):
+    executor, cache = make_executor(tiny_model("llama"), Scripted(), rivers, COPIED)
+    for restart in RESTARTS:
+        decoder = build_decoder(RecomputeConfig(restart=restart), executor, cache)
+        decoder.prefill([PROMPT])
+        assert [decoder.step().block for _ in range(10)] == BLOCKS[restart]
+
+
+def test_recompute_forgets_the_states_of_an_earlier_prompt(rivers):
+    alone = run(make("qwen2", Recompute, rivers, restart="exit"), [OTHER_PROMPT], TOKENS)
+    shared = make("qwen2", Recompute, rivers, restart="exit")
+    run(shared, [PROMPT], TOKENS + 9)
+    assert shared._kept, "the first text ends with pending tokens"
+    again = run(shared, [OTHER_PROMPT], TOKENS)
+    assert again[0] == alone[0]
+    assert torch.equal(again[1], alone[1])
 
 
 # --- mono_decreasing ----------------------------------------------------------------------
@@ -391,10 +700,16 @@ def test_confidence_is_the_largest_probability_of_the_head(rivers):
 # --- batches ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", [*EXITING, MonoDecreasingSchedule])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        *EXITING,
+        partial(MonoDecreasingSchedule, schedule=SCHEDULES[0]),
+        partial(Static, backbone_layers=[1]),
+    ],
+)
 def test_strategies_of_one_sequence_refuse_a_batch(strategy, rivers):
-    executor, cache = make_executor(tiny_model("llama"), Never(LAYERS), rivers, COPIED, batch=2)
-    settings = {"schedule": SCHEDULES[0]} if strategy is MonoDecreasingSchedule else {}
-    decoder = strategy(executor, cache, **settings)
-    with pytest.raises(UserError, match="one sequence at a time"):
+    decoder = strategy(*make_executor(tiny_model("llama"), Never(LAYERS), rivers, COPIED, batch=2))
+    with pytest.raises(UserError, match="one sequence at a time, 2 were given") as caught:
         decoder.prefill([PROMPT, OTHER_PROMPT])
+    assert "\n" not in str(caught.value)

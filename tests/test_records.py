@@ -24,6 +24,7 @@ FIRST = SampleRecord(
     prompt_tokens=11,
     completion="2 + 2 = 4\n#### 4",
     token_ids=[7, 8, 9],
+    margins=[0.5, 2.0, 0.0],
     extracted="4",
     correct=True,
     detail={"strict": True, "flexible": True},

@@ -70,7 +70,7 @@ class FakeArm:
 
     def _out(self):
         token = self.emitted.pop(0) if self.emitted else 0
-        return StepOutput([[token]], torch.zeros(1, 1, 2), Exit(self.depth))
+        return StepOutput([[token]], [[0.0]], torch.zeros(1, 1, 2), Exit(self.depth))
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from river_llm.config import NoQuantConfig, RtnInt4Config
+from river_llm.config import NoQuantConfig, RtnInt4Config, RtnInt8Config
 from river_llm.evaluation.traffic import Traffic
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
@@ -54,6 +54,12 @@ def test_behind_the_exit_the_river_is_read_instead(kind, biases, depth, rivers):
     layers = depth * 2 * WEIGHTS + (LAYERS - depth) * INT4 + LAYERS * 2 * (LAYER_NORMS + biases)
     expected = layers + 2 * ENDS + 10 * 2 * KV_SLOT
     assert traffic_of(kind, rivers, RtnInt4Config(group_size=32)).step_bytes(depth, 10) == expected
+
+
+def test_an_8_bit_river_is_read_at_a_byte_a_weight_and_a_scale_for_each_output(rivers):
+    layers = 2 * 2 * WEIGHTS + 3 * (WEIGHTS + 2 * BIASES) + LAYERS * 2 * LAYER_NORMS
+    river = traffic_of("llama", rivers, RtnInt8Config())
+    assert river.step_bytes(2, 10) == layers + 2 * ENDS + 10 * 2 * KV_SLOT
 
 
 def test_a_step_without_exit_costs_no_exits_bytes_with_a_river_too(rivers):

@@ -1,7 +1,7 @@
 """Thresholds from data: the tau that gives a wanted mean exit depth.
 
-The similarity after every layer is measured while no_exit generates; tau is then found on those
-scores. The depth that a run reaches with it differs a little, since its own exits change the
+The criterion's score after every layer is measured while no_exit generates; tau is then found on
+those scores. The depth that a run reaches with it differs a little, since its own exits change the
 states that later tokens see.
 """
 
@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from river_llm.decoding import NoExit
 from river_llm.engine.executor import Exit
-from river_llm.exits import Similarity
+from river_llm.exits.threshold import Threshold
 
 
 class ScoreRecorder(NoExit):
@@ -48,10 +48,10 @@ def measure_scores(
     Returns:
         float64 [prompts x tokens, L-1]; column d-1 is the score at depth d.
     """
-    if not isinstance(recorder.executor.criterion, Similarity):
+    if not isinstance(recorder.executor.criterion, Threshold):
         raise TypeError("the recorder's executor needs a criterion with a score")
     recorder.scores.clear()
-    for prompt in tqdm(prompts, desc="measuring similarity", unit="prompt"):
+    for prompt in tqdm(prompts, desc="measuring scores", unit="prompt"):
         recorder.prefill([prompt])
         for _ in range(tokens):
             recorder.step()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra import compose, initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -33,7 +32,13 @@ def model_name(name: str, path: str, given: object) -> str:
     return re.sub(r"[^A-Za-z0-9._-]", "_", str(given).rstrip("/").rpartition("/")[2]).lstrip("._-")
 
 
+def at_most(count: int, *limits: object) -> int:
+    """`count`, or less where a limit above 0 is smaller; what is no limit is refused elsewhere."""
+    return min([count, *(limit for limit in limits if type(limit) is int and limit > 0)])
+
+
 OmegaConf.register_new_resolver("river_llm.model_name", model_name, replace=True)
+OmegaConf.register_new_resolver("river_llm.at_most", at_most, replace=True)
 
 
 def load_config(overrides: Sequence[str]) -> RunConfig:
@@ -45,60 +50,66 @@ def load_config(overrides: Sequence[str]) -> RunConfig:
     Raises:
         UserError: unknown group option or key, a value that cannot be read or does not fit.
     """
+    return typed(composed(overrides))
+
+
+def composed(overrides: Sequence[str]) -> DictConfig:
+    """Composes `conf/config.yaml` with command-line overrides.
+
+    Raises:
+        UserError: unknown group option or key, a value that cannot be read.
+    """
     for override in overrides:
         if re.match(r"\++hydra\.", override):
             key = override.lstrip("+").partition("=")[0]
             raise UserError(f"unknown key {key}: nothing can be added to Hydra's own settings")
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return typed(compose("config", list(overrides)))
+            return compose("config", list(overrides))
     except OverrideParseException as error:
-        raise UserError(_unreadable(error.override)) from error
+        raise unreadable(error.override) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise UserError(_one_line(str(error))) from error
     finally:
         GlobalHydra.instance().clear()
 
 
-def expand_sweep(overrides: Sequence[str]) -> list[list[str]]:
-    """The override lists of all cells of a sweep, in Hydra's order.
-
-    Raises:
-        UserError: an override that cannot be read.
-    """
-    try:
-        parsed = OverridesParser.create().parse_overrides(list(overrides))
-    except OverrideParseException as error:
-        raise UserError(_unreadable(error.override)) from error
-    choices = [
-        [f"{item.get_key_element()}={value}" for value in item.sweep_string_iterator()]
-        if item.is_sweep_override()
-        else [item.input_line or ""]
-        for item in parsed
-    ]
-    return [list(cell) for cell in itertools.product(*choices)]
-
-
-def typed(composed: DictConfig) -> RunConfig:
-    """Checks a composed configuration.
+def typed(config: DictConfig) -> RunConfig:
+    """Checks the composed configuration of one run.
 
     Raises:
         UserError: what is wrong with it.
     """
-    missing = sorted(OmegaConf.missing_keys(composed))
-    if missing:
-        raise UserError(f"{missing[0]} has no default: give {missing[0]}=...")
-    plain = OmegaConf.to_container(composed, resolve=True)
-    if not isinstance(plain, dict):
-        raise UserError(f"the configuration is no group of settings: {plain!r}")
-    return parse({str(key): value for key, value in plain.items()})
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise UserError(f"{missing[0]} has no default: give {missing[0]}=...")
+        settings = plain(config)
+    except OmegaConfBaseException as error:
+        raise UserError(_one_line(str(error))) from error
+    of_sweeps = {key: settings.pop(key) for key in ("sweep", "shard", "dry_run")}
+    if of_sweeps["sweep"]["cells"]:
+        name = of_sweeps["sweep"]["name"]
+        raise UserError(f"sweep={name} lists many runs: add -m")
+    for key in ("shard", "dry_run"):
+        if of_sweeps[key]:
+            raise UserError(f"{key}={of_sweeps[key]} is for sweeps: add -m")
+    return parse(settings)
 
 
-def _unreadable(override: str) -> str:
-    """Why Hydra cannot parse an override, and how to quote it."""
+def plain(config: DictConfig) -> dict[str, Any]:
+    """A composed configuration as nested dicts and lists, interpolations resolved."""
+    content = OmegaConf.to_container(config, resolve=True)
+    if not isinstance(content, dict):
+        raise UserError(f"the configuration is no group of settings: {content!r}")
+    return {str(key): value for key, value in content.items()}
+
+
+def unreadable(override: str) -> UserError:
+    """Says of an override that Hydra cannot parse how to quote it."""
     key, _, value = override.partition("=")
     advice = f"""; quote a value that holds special characters twice: '{key}="{value}"'"""
-    return f"{override!r} cannot be read as key=value{advice if value else ''}"
+    return UserError(f"{override!r} cannot be read as key=value{advice if value else ''}")
 
 
 def _one_line(message: str) -> str:

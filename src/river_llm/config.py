@@ -14,11 +14,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass, replace
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 from river_llm.errors import UserError
 
-SCHEMA = 3
+SCHEMA = 4
 """Raised when a default or a meaning changes, so that old runs are not taken for new ones."""
 
 
@@ -136,12 +136,14 @@ class StatePropagationConfig(ExitingConfig):
 class RecomputeConfig(ExitingConfig):
     """Pending tokens run again with a later one (EE-LLM).
 
-    A block of `max_pending` tokens, the present one included, is a full pass; null: blocks grow
-    without bound, as released.
+    With `max_pending` tokens, the present one included, a pass is a full one; null: blocks grow
+    without bound, as released. `restart` says where pending tokens start: at the embedding, as
+    released, or at the depth where they were left.
     """
 
     name: Literal["recompute"] = "recompute"
     max_pending: int | None = None
+    restart: Literal["embedding", "exit"] = "embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,6 +191,15 @@ class StaticLastConfig(MethodConfig):
 
     needs_river: ClassVar[bool] = True
     name: Literal["static_last"] = "static_last"
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticRankedConfig(MethodConfig):
+    """Control: the k decode layers that a calibration text ranks highest, no criterion."""
+
+    needs_river: ClassVar[bool] = True
+    name: Literal["static_ranked"] = "static_ranked"
     k: int
 
 
@@ -268,6 +279,13 @@ class RtnInt4Config:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RtnInt8Config:
+    """8 bits, symmetric, one scale for each output channel (round to nearest); a control."""
+
+    name: Literal["rtn_int8"] = "rtn_int8"
+
+
+@dataclass(frozen=True, kw_only=True)
 class NoQuantConfig:
     """A river of copied 16- or 32-bit linears, for exactness tests."""
 
@@ -323,10 +341,11 @@ Method = (
     | QuantDecodeConfig
     | StaticFirstConfig
     | StaticLastConfig
+    | StaticRankedConfig
     | RiverShuffledConfig
 )
 CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
-QuantConfig = HqqInt4Config | RtnInt4Config | NoQuantConfig
+QuantConfig = HqqInt4Config | RtnInt4Config | RtnInt8Config | NoQuantConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -364,7 +383,7 @@ def parse(composed: Mapping[str, Any]) -> RunConfig:
     """
     values = dict(composed)
     limit = values.pop("limit", None)
-    config = typing.cast(RunConfig, _read(RunConfig, values, ""))
+    config: RunConfig = read(RunConfig, values, "")
     if limit is not None and limit != config.exp.limit:
         raise UserError(
             f"limit={limit} and exp.limit={config.exp.limit} disagree: give one of them"
@@ -383,7 +402,7 @@ def _check_ranges(config: RunConfig) -> None:
             f"model.name={config.model.name!r} names a folder of results: use letters, digits, "
             "dots, hyphens and underscores"
         )
-    at_least("limit", config.exp.limit, 1)
+    at_least("limit", config.exp.limit, 0)
     at_least("exp.max_new_tokens", config.exp.max_new_tokens, 1)
     at_least("exp.fewshot", config.exp.fewshot, 0)
     if config.exp.timeout_s <= 0:
@@ -393,15 +412,22 @@ def _check_ranges(config: RunConfig) -> None:
     at_least("speedup.rounds", config.speedup.rounds, 1)
     at_least("fidelity.limit", config.fidelity.limit, 0)
     at_least("fidelity.tokens", config.fidelity.tokens, 1)
-    if not isinstance(config.quant, NoQuantConfig):
+    if isinstance(config.quant, HqqInt4Config | RtnInt4Config):
         at_least("quant.group_size", config.quant.group_size, 1)
 
 
-_T = TypeVar("_T")
+def read(kind: Any, value: Any, key: str) -> Any:
+    """Turns a plain value into `kind`, or says in one line why it does not fit.
 
+    Args:
+        kind: a dataclass, a union of them told apart by `name`, an optional or plain type, a
+            Literal, or a tuple of any length.
+        value: plain data.
+        key: its name in messages.
 
-def _read(kind: Any, value: Any, key: str) -> Any:
-    """Turns a plain value into `kind`, or says in one line why it does not fit."""
+    Raises:
+        UserError: what does not fit.
+    """
     origin = typing.get_origin(kind)
     if origin in (types.UnionType, typing.Union):
         return _read_union(kind, value, key)
@@ -412,6 +438,11 @@ def _read(kind: Any, value: Any, key: str) -> Any:
         if value not in choices:
             raise UserError(f"{key}={value!r}: choose one of {', '.join(map(str, choices))}")
         return value
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise UserError(f"{key}={value!r} must be a list")
+        inner = typing.get_args(kind)[0]
+        return tuple(read(inner, item, f"{key}[{n}]") for n, item in enumerate(value))
     return _read_scalar(kind, value, key)
 
 
@@ -421,12 +452,17 @@ def _read_union(kind: Any, value: Any, key: str) -> Any:
         if value is None:
             return None
         (inner,) = [option for option in options if option is not types.NoneType]
-        return _read(inner, value, key)
+        return read(inner, value, key)
+    if not any(is_dataclass(option) for option in options):
+        if type(value) not in options:
+            names = " or ".join(option.__name__ for option in options)
+            raise UserError(f"{key}={value!r} is no {names}")
+        return value
     by_name = {typing.get_type_hints(o)["name"].__args__[0]: o for o in options}
     name = value.get("name") if isinstance(value, Mapping) else value
     if not isinstance(name, str) or name not in by_name:
         raise UserError(f"{key}={name!r} is unknown: choose one of {', '.join(sorted(by_name))}")
-    return _read(by_name[name], value, key)
+    return read(by_name[name], value, key)
 
 
 def _read_dataclass(kind: Any, value: Any, key: str) -> Any:
@@ -445,7 +481,7 @@ def _read_dataclass(kind: Any, value: Any, key: str) -> Any:
         optional = item.default is not MISSING or item.default_factory is not MISSING
         if not optional and item.name not in value:
             raise UserError(f"{dot}{item.name} is missing: give {dot}{item.name}=...")
-    return kind(**{name: _read(hints[name], v, dot + name) for name, v in value.items()})
+    return kind(**{name: read(hints[name], v, dot + name) for name, v in value.items()})
 
 
 def _read_scalar(kind: Any, value: Any, key: str) -> Any:

@@ -38,6 +38,7 @@ class Generation:
 
     Attributes:
         tokens: every generated token id, the one that ended the text included.
+        margins: for each token, its logit minus the second largest.
         text: the returned text, without what follows a stop.
         finish_reason: why the text ended.
         tokens_kept: tokens of the returned text.
@@ -50,6 +51,7 @@ class Generation:
     """
 
     tokens: list[int] = field(default_factory=list)
+    margins: list[float] = field(default_factory=list)
     text: str = ""
     finish_reason: FinishReason = "length"
     tokens_kept: int = 0
@@ -116,17 +118,17 @@ def generate(
         result.decode_seconds += timer.seconds
         result.block_lengths.append(output.block)
         result.step_exits.append(output.trace)
-        for again in range(2, output.block + 1):
-            earlier = result.step_exits[-again]
-            result.step_exits[-again] = replace(earlier, depth=output.trace.depth)
+        for ago, depth in enumerate(reversed(output.pending_depths), start=2):
+            result.step_exits[-ago] = replace(result.step_exits[-ago], depth=depth)
 
 
 def _take(
     result: Generation, output: StepOutput, rules: StopRules, completion: CompletionText
 ) -> bool:
     """Adds the tokens of a step to the result; True when the text has ended."""
-    for token in output.tokens[0]:
+    for token, margin in zip(output.tokens[0], output.margins[0], strict=True):
         result.tokens.append(token)
+        result.margins.append(margin)
         if token in rules.eos_ids:
             result.finish_reason = "eos"
             result.tokens_kept = len(result.tokens) - 1

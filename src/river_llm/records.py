@@ -15,6 +15,9 @@ import pandas as pd
 
 from river_llm.errors import UserError
 
+FORCED_SCORES = "forced_scores.json"
+"""Predictions and depths on no_exit's text, sample by sample."""
+
 FinishReason = Literal["eos", "stop", "length"]
 """Why a text ended: an end-of-text token, a stop string, or the budget used up."""
 
@@ -29,6 +32,7 @@ class SampleRecord:
         prompt_tokens: length of the prompt.
         completion: returned text.
         token_ids: every generated id, the one that ended the text included.
+        margins: for each generated token, its logit minus the second largest.
         extracted: the answer or program that was graded.
         correct: verdict; None: not graded.
         detail: what else the grader says.
@@ -48,6 +52,7 @@ class SampleRecord:
     prompt_tokens: int
     completion: str
     token_ids: list[int]
+    margins: list[float]
     extracted: str | None
     correct: bool | None
     detail: dict[str, Any]
@@ -148,17 +153,11 @@ class RunFolder:
 
     def read_json(self, name: str) -> Any:
         """Content of a JSON file of the run; None where it is not there."""
-        path = self.path / name
-        try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-        except ValueError as error:
-            raise UserError(f"{path} is not readable ({error}): delete it, it is made anew") from (
-                error
-            )
+        return read_json(self.path / name)
 
     def write_json(self, name: str, content: Mapping[str, Any] | list[Any]) -> None:
         """Writes a JSON file as a whole; NaN is refused."""
-        _write_text(self.path / name, json.dumps(content, indent=2, allow_nan=False) + "\n")
+        write_json(self.path / name, content)
 
     def write_steps(self, records: list[SampleRecord]) -> None:
         """Makes steps.parquet, one row per decode step, from samples.jsonl's records."""
@@ -174,7 +173,25 @@ class RunFolder:
         temporary.replace(self.path / "steps.parquet")
 
 
+def read_json(path: Path) -> Any:
+    """Content of a JSON file; None where it is not there.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    except ValueError as error:
+        raise UserError(f"{path} is not readable ({error}): delete it, it is made anew") from error
+
+
+def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
+    """Writes a JSON file as a whole or not at all; NaN is refused."""
+    _write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
 def _write_text(path: Path, text: str) -> None:
-    temporary = path.with_name(f".{path.name}.new")
+    # Named by process, since several may write one sweep's files.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     temporary.write_text(text, encoding="utf-8")
     temporary.replace(path)

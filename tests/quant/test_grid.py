@@ -1,4 +1,4 @@
-"""The 4-bit grid: codes and values worked out by hand, and what is refused."""
+"""The 4-bit grid: codes and values worked out by hand, what is stored and what is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from river_llm.errors import UserError
-from river_llm.quant import hqq, rtn
+from river_llm.quant import hqq, rtn_int4
 from river_llm.quant.grid import GroupedInt4, encode, split_groups
 
 # Two rows of two groups of four. Every grid is exact in bf16:
@@ -29,7 +29,7 @@ VALUES = [[-0.75, 0.0, 1.25, 3.0, -2.0, -1.0, 0.0, 5.5], [8.0, -7.0, 1.0, 0.0, 3
 
 
 def test_hand_worked_example():
-    quantized = rtn.quantize(split_groups(WEIGHT, 4, "w"))
+    quantized = rtn_int4.quantize(split_groups(WEIGHT, 4, "w"))
     assert quantized.codes.dtype == torch.uint8
     assert quantized.scale.dtype == quantized.zero.dtype == torch.bfloat16
     assert quantized.codes.tolist() == CODES
@@ -50,7 +50,19 @@ def test_dequantized_values_by_hand(dtype):
     assert out.tolist() == VALUES
 
 
-@pytest.mark.parametrize("quantizer", [rtn, hqq])
+def test_two_codes_a_byte_are_stored_the_even_column_low():
+    quantized = rtn_int4.quantize(split_groups(WEIGHT, 4, "w"))
+    stored = quantized.stored()
+    assert stored["codes"].tolist() == [
+        [0 + 16 * 3, 8 + 16 * 15, 0 + 16 * 2, 4 + 16 * 15],
+        [15 + 16 * 0, 8 + 16 * 7, 15 + 16 * 0, 2 + 16 * 3],
+    ]
+    again = GroupedInt4.from_stored(stored)
+    assert again.codes.tolist() == CODES
+    assert again.dequantize(torch.float32).tolist() == VALUES
+
+
+@pytest.mark.parametrize("quantizer", [rtn_int4, hqq])
 @pytest.mark.parametrize("value", [0.0, -0.75, 0.3, 300.5, -1e-6])
 def test_a_constant_group_is_its_value_in_bf16(quantizer, value):
     weight = torch.full((3, 64), value)
@@ -58,7 +70,7 @@ def test_a_constant_group_is_its_value_in_bf16(quantizer, value):
     assert torch.equal(out, weight.bfloat16().float())
 
 
-@pytest.mark.parametrize("quantizer", [rtn, hqq])
+@pytest.mark.parametrize("quantizer", [rtn_int4, hqq])
 def test_a_constant_group_does_not_touch_its_neighbour(quantizer):
     weight = torch.cat((torch.full((2, 4), 0.3), WEIGHT[:, :4]), dim=1)
     out = quantizer.quantize(split_groups(weight, 4, "w")).dequantize(torch.float32)

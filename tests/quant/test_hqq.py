@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from river_llm.quant import hqq, rtn
+from river_llm.quant import hqq, rtn_int4
 
 
 def heavy_tailed(rows: int, seed: int = 5) -> torch.Tensor:
@@ -23,7 +23,7 @@ def error_on_grid(groups: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor)
 
 def test_no_group_is_worse_than_round_to_nearest_and_most_are_better():
     groups = heavy_tailed(64)
-    scale, zero = rtn.min_max(groups)
+    scale, zero = rtn_int4.min_max(groups)
     before = error_on_grid(groups, scale, zero).mean(-1)
     after = error_on_grid(groups, scale, hqq.optimize_zero(groups, scale, zero)).mean(-1)
     assert (after <= before * (1 + 1e-6)).all()
@@ -38,7 +38,7 @@ def test_error_of_the_stored_weights_is_smaller_in_the_lp_sense(seed):
         stored = quantizer.quantize(groups).dequantize(torch.float32).view_as(groups)
         return (groups - stored).abs().pow(0.7).sum().item()
 
-    assert lp(hqq) < 0.99 * lp(rtn)
+    assert lp(hqq) < 0.99 * lp(rtn_int4)
 
 
 def test_same_weights_give_the_same_codes_and_are_not_changed():
@@ -48,12 +48,12 @@ def test_same_weights_give_the_same_codes_and_are_not_changed():
     assert torch.equal(groups, kept)
     for name in ("codes", "scale", "zero"):
         assert torch.equal(getattr(first, name), getattr(second, name)), name
-    assert (first.zero != rtn.quantize(groups).zero).any()
+    assert (first.zero != rtn_int4.quantize(groups).zero).any()
 
 
 def test_scale_stays_at_its_min_max_value():
     groups = heavy_tailed(16)
-    assert torch.equal(hqq.quantize(groups).scale, rtn.quantize(groups).scale)
+    assert torch.equal(hqq.quantize(groups).scale, rtn_int4.quantize(groups).scale)
 
 
 def slow_zero(weights: list[float]) -> float:
@@ -98,7 +98,7 @@ def test_zero_equals_a_slow_implementation_of_the_published_iteration(spread, se
     rng = random.Random(seed)
     weights = [spread * rng.gauss(0, 1) * (1 + 4 * (rng.random() < 0.05)) for _ in range(64)]
     groups = torch.tensor(weights).view(1, 1, 64)
-    scale, zero = rtn.min_max(groups)
+    scale, zero = rtn_int4.min_max(groups)
     step = scale.item()
     expected = slow_zero(groups.flatten().tolist())
     assert abs(expected - zero.item()) > 0.05 * step, "a zero that stays would prove nothing"

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from river_llm.quant import linear
+from river_llm.quant import int4_linear
 from river_llm.quant.grid import GroupedInt4
-from river_llm.quant.linear import (
+from river_llm.quant.int4_linear import (
     Int4Linear,
     blocked_layout,
     dequantize_blocked,
@@ -96,7 +96,7 @@ def codes_behind(packed, rows, columns):
 @pytest.mark.parametrize("rows", [64, 192])
 @pytest.mark.parametrize("chunk", [1, 2**19])
 def test_hand_packed_codes_are_unpacked(rows, chunk, monkeypatch):
-    monkeypatch.setattr(linear, "_CHUNK", chunk)
+    monkeypatch.setattr(int4_linear, "_CHUNK", chunk)
     codes = weight_of(rows, 32, 96).codes
     assert torch.equal(codes_behind(hand_packed(codes), rows, 96), codes)
 
@@ -105,7 +105,7 @@ def test_hand_packed_codes_are_unpacked(rows, chunk, monkeypatch):
 @pytest.mark.parametrize("rows", [64, 192])
 @pytest.mark.parametrize("chunk", [1, 2**15, 2**19], ids=["a block", "two blocks", "all"])
 def test_hand_packed_weights_are_dequantized_in_one_rounding(group_size, rows, chunk, monkeypatch):
-    monkeypatch.setattr(linear, "_CHUNK", chunk)
+    monkeypatch.setattr(int4_linear, "_CHUNK", chunk)
     weight = weight_of(rows, group_size)
     grid = torch.stack((weight.scale.T, weight.zero.T), dim=-1).contiguous()
     out = torch.full((rows, COLUMNS), torch.nan, dtype=torch.bfloat16)
@@ -127,8 +127,8 @@ def test_the_trial_of_the_layout_says_whether_packed_codes_are_read_back():
 @pytest.mark.parametrize("blocked", ["as found", "another packing"])
 def test_packed_weights_are_read_back_exactly(rows, group_size, blocked, monkeypatch):
     if blocked == "another packing":
-        monkeypatch.setattr(linear, "blocked_layout", lambda: False)
-        monkeypatch.setattr(linear, "dequantize_blocked", None)
+        monkeypatch.setattr(int4_linear, "blocked_layout", lambda: False)
+        monkeypatch.setattr(int4_linear, "dequantize_blocked", None)
     weight = weight_of(rows, group_size)
     out = torch.full((rows, COLUMNS), torch.nan, dtype=torch.bfloat16)
     Int4Linear(weight, None).dequantize_into(out)

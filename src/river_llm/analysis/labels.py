@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import hypot
 
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.backend_bases import RendererBase
 from matplotlib.patheffects import withStroke
@@ -14,6 +16,7 @@ FONT_SIZE = 8
 DISTANCES = (8, 14, 22, 32, 44, 58, 74)  # points between an anchor and its text
 DIRECTIONS = ((1, 0), (0, 1), (0, -1), (-1, 0), (0.7, 0.7), (0.7, -0.7), (-0.7, 0.7), (-0.7, -0.7))
 SWEEPS = 4
+Array = npt.NDArray[np.float64]
 # Costs for a square pixel of overlap, the last of the line for a pixel of distance.
 OUTSIDE_COST, TEXT_COST, MARK_COST, DISTANCE_COST = 40.0, 20.0, 6.0, 10.0
 AMBIGUITY_COST = 3000.0  # for each other anchor that is nearer to the text than its own
@@ -43,35 +46,34 @@ def place_labels(
     Returns:
         The boxes of the labels in pixels.
     """
-    pixels = [axes.transData.transform(anchor) for anchor in anchors]
+    pixels = np.array([axes.transData.transform(anchor) for anchor in anchors]).reshape(-1, 2)
     scale = axes.figure.dpi / 72
     choices = [
-        list(_candidates(x, y, *_measure(axes, renderer, text), scale))
-        for (x, y), text in zip(pixels, texts, strict=True)
+        _Choices(list(_candidates(x, y, *_measure(axes, renderer, text), scale)), i, pixels)
+        for i, ((x, y), text) in enumerate(zip(pixels, texts, strict=True))
     ]
-    boxes: list[Bbox | None] = [None] * len(texts)
+    for own in choices:
+        own.cost += OUTSIDE_COST * (own.areas - _overlaps(own.extents, _extents([axes.bbox]))[:, 0])
+        own.cost += MARK_COST * _overlaps(own.extents, _extents(marks)).sum(axis=1)
+    taken = np.full((len(texts), 4), np.nan)
     for _ in range(SWEEPS):
-        for i, candidates in enumerate(choices):
-            others = [box for j, box in enumerate(boxes) if j != i and box is not None]
-            costs = [
-                DISTANCE_COST * distance
-                + AMBIGUITY_COST
-                * sum(_gap(box, *pixel) < _gap(box, *pixels[i]) for pixel in pixels)
-                + _overlap_cost(box, axes.bbox, others, marks)
-                for distance, box in candidates
-            ]
-            boxes[i] = candidates[costs.index(min(costs))][1]
-    placed = [box for box in boxes if box is not None]
+        for i, own in enumerate(choices):
+            others = np.delete(taken, i, axis=0)
+            others = others[~np.isnan(others[:, 0])]
+            cost = own.cost + TEXT_COST * _overlaps(own.extents, others).sum(axis=1)
+            taken[i] = own.extents[np.argmin(cost)]
+    placed = [Bbox.from_extents(*extent) for extent in taken]
     for (x, y), anchor, text, color, box in zip(
         pixels, anchors, texts, colors, placed, strict=True
     ):
-        centre = ((box.x0 + box.x1) / 2 - x, (box.y0 + box.y1) / 2 - y)
+        # In points, since a vector file counts other pixels than the renderer here.
+        centre = (((box.x0 + box.x1) / 2 - x) / scale, ((box.y0 + box.y1) / 2 - y) / scale)
         leader = {"arrowstyle": "-", "color": color, "lw": 0.6, "shrinkA": 0, "shrinkB": 3}
         axes.annotate(
             text,
             anchor,
             centre,
-            textcoords="offset pixels",
+            textcoords="offset points",
             ha="center",
             va="center",
             fontsize=FONT_SIZE,
@@ -102,20 +104,35 @@ def _candidates(
             yield away, Bbox.from_bounds(left, base, width, height)
 
 
-def _overlap_cost(box: Bbox, frame: Bbox, texts: Sequence[Bbox], marks: Sequence[Bbox]) -> float:
-    area = box.width * box.height
-    return (
-        OUTSIDE_COST * (area - _overlap(box, frame))
-        + TEXT_COST * sum(_overlap(box, text) for text in texts)
-        + MARK_COST * sum(_overlap(box, mark) for mark in marks)
-    )
-
-
 def _gap(box: Bbox, x: float, y: float) -> float:
     return hypot(max(box.x0 - x, x - box.x1, 0), max(box.y0 - y, y - box.y1, 0))
 
 
-def _overlap(one: Bbox, other: Bbox) -> float:
-    width = min(one.x1, other.x1) - max(one.x0, other.x0)
-    height = min(one.y1, other.y1) - max(one.y0, other.y0)
-    return float(max(width, 0) * max(height, 0))
+class _Choices:
+    """The candidates for one text, and what each costs whatever the other texts do."""
+
+    def __init__(self, candidates: list[tuple[float, Bbox]], own: int, pixels: Array) -> None:
+        self.extents = _extents([box for _, box in candidates])
+        x0, y0, x1, y1 = self.extents.T
+        self.areas = (x1 - x0) * (y1 - y0)
+        x, y = pixels[:, :1], pixels[:, 1:]
+        gaps = np.hypot(
+            np.maximum(np.maximum(x0 - x, x - x1), 0), np.maximum(np.maximum(y0 - y, y - y1), 0)
+        )
+        nearer = (gaps < gaps[own]).sum(axis=0)
+        distances = np.array([distance for distance, _ in candidates])
+        self.cost: Array = DISTANCE_COST * distances + AMBIGUITY_COST * nearer
+
+
+def _extents(boxes: Sequence[Bbox]) -> Array:
+    """left, low, right, high of each box, shape [n, 4]."""
+    return np.array([box.extents for box in boxes], dtype=np.float64).reshape(-1, 4)
+
+
+def _overlaps(some: Array, others: Array) -> Array:
+    """Common area of each of some with each of the others, shape [n, m]."""
+    low = np.maximum(some[:, None, :2], others[None, :, :2])
+    high = np.minimum(some[:, None, 2:], others[None, :, 2:])
+    sides = np.maximum(high - low, 0)
+    common: Array = sides[..., 0] * sides[..., 1]
+    return common

@@ -11,7 +11,6 @@ from typing import Literal
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.colors import to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -19,31 +18,18 @@ from matplotlib.transforms import Bbox
 
 from river_llm.analysis import cells
 from river_llm.analysis.cells import Summary, figure
+from river_llm.analysis.figures import DPI, boxes, error, plain_axes, text_color
 from river_llm.analysis.labels import place_labels
+from river_llm.analysis.styles import BAND, GREY, OTHER_STYLE, STYLES
 from river_llm.errors import UserError
 
 Measure = Literal["agreement", "accuracy"]
 
-# Okabe and Ito's palette: told apart by colour-blind readers; markers tell methods apart in grey.
-STYLES = {
-    "no_exit": ("#000000", "D"),
-    "full_quant": ("#D55E00", "s"),
-    "river": ("#0072B2", "o"),
-    "recompute": ("#009E73", "^"),
-    "mask": ("#CC79A7", "X"),
-    "state_propagation": ("#E69F00", "v"),
-    "mono_decreasing": ("#56B4E9", "P"),
-    "static": ("#999999", "*"),  # the palette's yellow cannot be read on white
-}
-OTHER_STYLE = ("#444444", "h")
 AXIS_LABELS = {
     "agreement": "Same next token as no_exit, % (up: closer)",
     "accuracy": "Correct answers, %",
 }
-DPI = 150
 PANEL_WIDTH, PANEL_HEIGHT = 5.4, 3.5
-GREY = "#555555"
-BAND = "#dddddd"
 NOTE_COLUMNS = 76  # characters of small text over the width of a panel
 
 
@@ -143,8 +129,8 @@ def _y(summary: Summary, measure: Measure) -> float | None:
     return _measured(summary, measure)
 
 
-def _interval(summary: Summary, *path: str) -> tuple[float, float] | None:
-    low, high = figure(summary, *path, "low"), figure(summary, *path, "high")
+def _interval(summary: Summary, *path: str, prefix: str = "") -> tuple[float, float] | None:
+    low, high = (figure(summary, *path, f"{prefix}{end}") for end in ("low", "high"))
     return None if low is None or high is None else (low, high)
 
 
@@ -154,7 +140,11 @@ def _point(summary: Summary, measure: Measure) -> Point | None:
         return None
     reference = summary["method"] == cells.REFERENCE_METHOD
     matched = ("speedup", "decode", "matched")
-    y_interval = _interval(summary, "accuracy") if measure == "accuracy" else None
+    y_interval = (
+        _interval(summary, "accuracy")
+        if measure == "accuracy"
+        else _interval(summary, "fidelity", prefix="agreement_")
+    )
     return Point(
         arm=summary["arm"],
         mark=", ".join(cells.marks(summary)),
@@ -181,9 +171,7 @@ def _panel(axes: Axes, name: str, runs: Sequence[Summary], measure: Measure) -> 
         notes = [f"no {what}: {', '.join(arms)}" for what, arms in absent.items()]
         title += "\n" + textwrap.fill(f"not drawn, {'; '.join(notes)}", NOTE_COLUMNS)
     axes.set_title(title, loc="left", fontsize=9)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(color="#e6e6e6", linewidth=0.6)
-    axes.set_axisbelow(True)
+    plain_axes(axes)
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
     if measure == "agreement":
         _noise_floor(axes, runs)
@@ -220,15 +208,11 @@ def _draw(axes: Axes, point: Point) -> None:
     if point.bound is not None:
         axes.plot([point.x, point.bound], [point.y] * 2, color=color, linewidth=0.7, alpha=0.5)
         axes.plot(point.bound, point.y, marker="|", markersize=11, color=color, linestyle="none")
-    x_error, y_error = (
-        None if ends is None else [[max(value - ends[0], 0)], [max(ends[1] - value, 0)]]
-        for value, ends in ((point.x, point.x_interval), (point.y, point.y_interval))
-    )
     axes.errorbar(
         point.x,
         point.y,
-        xerr=x_error,
-        yerr=y_error,
+        xerr=error(point.x, point.x_interval),
+        yerr=error(point.y, point.y_interval),
         color=color,
         marker=marker,
         markersize=7,
@@ -285,15 +269,9 @@ def _label(axes: Axes, points: Sequence[Point], canvas: FigureCanvasAgg) -> None
         canvas.get_renderer(),
         [(point.x, point.y) for point in points],
         [_text(point) for point in points],
-        [_text_color(STYLES.get(point.method, OTHER_STYLE)[0]) for point in points],
+        [text_color(STYLES.get(point.method, OTHER_STYLE)[0]) for point in points],
         marks,
     )
-
-
-def _text_color(color: str) -> str:
-    """The same hue, dark enough for thin strokes on white."""
-    red, green, blue = to_rgb(color)
-    return to_hex((0.7 * red, 0.7 * green, 0.7 * blue))
 
 
 def _text(point: Point) -> str:
@@ -312,10 +290,6 @@ def _marks(axes: Axes, point: Point) -> list[Bbox]:
         ((x0, point.y), (x1, point.y), 4),
         ((point.x, y0), (point.x, y1), 3),
         ((bound, point.y), (bound, point.y), 10),
-        ((min(point.x, bound), point.y), (max(point.x, bound), point.y), 2),
+        ((point.x, point.y), (bound, point.y), 2),
     ]
-    boxes = []
-    for start, end, pad in lines:
-        (left, low), (right, high) = axes.transData.transform([start, end])
-        boxes.append(Bbox.from_extents(left - pad, low - pad, right + pad, high + pad))
-    return boxes
+    return boxes(axes, lines)

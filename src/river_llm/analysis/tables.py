@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pandas as pd
 
@@ -117,11 +117,11 @@ def caption(summaries: Sequence[Summary]) -> str:
     return " ".join(text)
 
 
-def to_markdown(frame: pd.DataFrame) -> str:
+def to_markdown(frame: pd.DataFrame, names: Collection[str] = NAME_COLUMNS) -> str:
     """The frame as an aligned Markdown table; names to the left, figures to the right."""
     columns = [[_escape(name), *(_escape(cell) for cell in frame[name])] for name in frame.columns]
     widths = [max(3, *map(len, column)) for column in columns]
-    left = [name in NAME_COLUMNS for name in frame.columns]
+    left = [name in names for name in frame.columns]
     rules = [
         "-" * width if to_left else "-" * (width - 1) + ":"
         for width, to_left in zip(widths, left, strict=True)

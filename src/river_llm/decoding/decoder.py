@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,15 +21,21 @@ class StepOutput:
 
     Attributes:
         tokens: for each row the emitted token ids (greedy).
+        margins: for each token, its logit minus the second largest.
         logits: [B, n, V] on the device, the logits that chose them.
         trace: where the backbone was left.
-        block: tokens that were fed: 1, or more where earlier tokens run again.
+        block: tokens that were in the block where it was left: 1, or more where earlier tokens
+            run again.
+        pending_depths: depth that each earlier token without all its entries had after this step,
+            in the order of the text up to the present one.
     """
 
     tokens: list[list[int]]
+    margins: list[list[float]]
     logits: torch.Tensor
     trace: Exit
     block: int = 1
+    pending_depths: tuple[int, ...] = ()
 
 
 class Decoder(ABC):
@@ -138,11 +145,15 @@ class Decoder(ABC):
 
     def _emit(self, trace: Exit) -> StepOutput:
         logits = self.executor.logits()
-        best = logits[:, -1].float().max(-1)
-        # The largest logit is NaN if any logit is: one transfer carries tokens and NaN flags.
-        tokens, peaks = self.executor.read(best.indices, best.values)
+        last = logits[:, -1].float()
+        # Not topk: among equal logits it need not take the first, as argmax does.
+        best = last.max(-1)
+        second = last.scatter(-1, best.indices[:, None], -math.inf).amax(-1)
+        # The largest logit is NaN if any logit is: one transfer carries tokens, NaN flags, margins.
+        tokens, peaks, seconds = self.executor.read(best.indices, best.values, second)
         if any(p != p for p, alive in zip(peaks, self._live, strict=True) if alive):
             raise NumericsError("the logits hold NaN")
         for row, token in zip(self._ids, tokens, strict=True):
             row.append(int(token))
-        return StepOutput([[int(token)] for token in tokens], logits, trace)
+        margins = [[peak - next_] for peak, next_ in zip(peaks, seconds, strict=True)]
+        return StepOutput([[int(token)] for token in tokens], margins, logits, trace)

@@ -54,7 +54,10 @@ class EagerExecutor(Executor):
         self._live = target[None] >= pad[:, None] if padded else None
         self.cache.place(target, extent, self._live)
         self._visible = self._visibility(target, pad, extent, padded)
-        self._hidden = self.adapter.embed(torch.tensor(inputs.ids, device=self.device))
+        if inputs.hidden is None:
+            self._hidden = self.adapter.embed(torch.tensor(inputs.ids, device=self.device))
+        else:
+            self._hidden = inputs.hidden
         self._previous = self._hidden
 
     def _visibility(

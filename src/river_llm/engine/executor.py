@@ -28,18 +28,25 @@ class StepInputs:
 
     Attributes:
         slots: cache slots of the T tokens, shared by the batch, ascending.
-        ids: token ids, B lists of T.
         pad: left padding of each row; rotary position = slot - pad.
+        ids: token ids, B lists of T, for a pass from the embedding.
+        hidden: states [B, T, H] of the model's dtype, for a pass from a depth that the tokens
+            have reached; exactly one of `ids` and `hidden` is given.
         gaps: False: every earlier slot that is no padding holds an entry in every layer; True:
             each layer also hides the slots that are empty in it.
         pool: which rows the exit score sees: the last token, or the mean over live tokens.
     """
 
     slots: Sequence[int]
-    ids: Sequence[Sequence[int]]
     pad: Sequence[int]
+    ids: Sequence[Sequence[int]] | None = None
+    hidden: torch.Tensor | None = None
     gaps: bool = False
     pool: Literal["last", "mean"] = "last"
+
+    def __post_init__(self) -> None:
+        if (self.ids is None) == (self.hidden is None):
+            raise ValueError("a pass starts from ids or from hidden states: give exactly one")
 
 
 @dataclass(frozen=True)
@@ -74,7 +81,10 @@ class Executor(ABC):
 
     @abstractmethod
     def begin(self, inputs: StepInputs) -> None:
-        """Embeds the tokens, and sets slots, positions and visibility for what follows."""
+        """Sets states, slots, positions and visibility for what follows.
+
+        It may be called several times in a step.
+        """
 
     @abstractmethod
     def backbone(self, first: int, last: int) -> None:

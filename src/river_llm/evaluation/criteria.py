@@ -20,7 +20,7 @@ from river_llm.config import (
 )
 from river_llm.errors import UserError
 from river_llm.exits import Confidence, Criterion, Fixed, Never, Replay, Similarity
-from river_llm.records import RunFolder
+from river_llm.records import FORCED_SCORES, RunFolder
 
 Depths = Mapping[str, tuple[int, Sequence[int]]]
 """Sample id to prefill depth and depth of each decode step."""
@@ -79,7 +79,8 @@ def recorded_depths(config: RunConfig) -> Depths | None:
     """The depths that `criterion=replay` names; None for every other criterion.
 
     For `river_shuffled` the depths of the decode steps are permuted within each sample, by the
-    run's seed.
+    run's seed. They are those on no_exit's text where the named run was measured there, since
+    there both runs see the same text; else those of its own text.
 
     Raises:
         UserError: the run folder holds no samples, or river_shuffled has nothing to shuffle.
@@ -93,10 +94,14 @@ def recorded_depths(config: RunConfig) -> Depths | None:
             )
         return None
     source = config.criterion.from_run
-    records = RunFolder(Path(source)).samples()
-    if not records:
+    folder = RunFolder(Path(source))
+    depths = {r.id: (r.prefill_depth, list(r.exit_depths)) for r in folder.samples()}
+    if shuffled:
+        forced = folder.read_json(FORCED_SCORES) or {"samples": {}}
+        for key, row in forced["samples"].items():
+            depths[key] = (row["prefill_depth"], list(row["depths"]))
+    if not depths:
         raise UserError(f"criterion.from_run={source} holds no samples: give a run's folder")
-    depths = {r.id: (r.prefill_depth, list(r.exit_depths)) for r in records}
     if shuffled:
         for key, (_, steps) in depths.items():
             random.Random(f"{config.seed} {key}").shuffle(steps)

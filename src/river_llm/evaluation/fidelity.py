@@ -50,17 +50,35 @@ class ForcedScores:
         return ForcedScores(self.equal[:count], self.nll[:count])
 
 
-def forced_scores(decoder: Decoder, text: ForcedText) -> ForcedScores:
+@dataclass(frozen=True)
+class ForcedPass:
+    """A method's way along one forced text.
+
+    Attributes:
+        scores: of its predictions.
+        prefill_depth: backbone layers of the prompt.
+        depths: where each decode step left the backbone, one fewer than tokens.
+    """
+
+    scores: ForcedScores
+    prefill_depth: int
+    depths: list[int]
+
+
+def forced_pass(decoder: Decoder, text: ForcedText) -> ForcedPass:
     """Scores a text stepwise on the method's own KV: the prefill predicts the first token."""
     decoder.executor.criterion.begin_sample(text.id)
     rows: list[torch.Tensor] = []
+    depths: list[int] = []
     with named(text.id, lambda: f"fidelity, step {len(rows)}"):
         output = decoder.prefill([text.prompt])
+        prefill_depth = output.trace.depth
         for index, token in enumerate(text.tokens):
             rows.append(output.logits[0, -1])
             if index + 1 < len(text.tokens):
                 output = decoder.step(forced=[token])
-    return _scores(torch.stack(rows), text.tokens)
+                depths.append(output.trace.depth)
+    return ForcedPass(_scores(torch.stack(rows), text.tokens), prefill_depth, depths)
 
 
 def transformers_scores(adapter: BackboneAdapter, text: ForcedText) -> ForcedScores:
@@ -76,6 +94,11 @@ def _scores(logits: torch.Tensor, tokens: Sequence[int]) -> ForcedScores:
     return ForcedScores((logits.argmax(-1) == target).tolist(), nll.tolist())
 
 
+def excess_nll(arm: ForcedScores, no_exit: ForcedScores) -> list[float]:
+    """Negative log-likelihood beyond no_exit's, token by token as far as the arm goes."""
+    return [a - b for a, b in zip(arm.nll, no_exit.nll, strict=False)]
+
+
 def compare(
     arm: Mapping[str, ForcedScores], no_exit: Mapping[str, ForcedScores]
 ) -> dict[str, float]:
@@ -86,11 +109,7 @@ def compare(
         no_exit: no_exit's scores on the same texts.
     """
     equal = [flag for scores in arm.values() for flag in scores.equal]
-    excess = [
-        a - b
-        for key, scores in arm.items()
-        for a, b in zip(scores.nll, no_exit[key].nll, strict=False)
-    ]
+    excess = [e for key, scores in arm.items() for e in excess_nll(scores, no_exit[key])]
     return {"agreement": sum(equal) / len(equal), "excess_nll": sum(excess) / len(excess)}
 
 
@@ -116,7 +135,7 @@ class ReferenceScores:
         """Scores the texts that are missing; True when there were any."""
         missing = [text for text in texts if text.id not in self.no_exit]
         for text in tqdm(missing, desc="noise floor", unit="sample", disable=not missing):
-            self.no_exit[text.id] = forced_scores(decoder, text)
+            self.no_exit[text.id] = forced_pass(decoder, text).scores
             self.transformers[text.id] = transformers_scores(adapter, text)
         return bool(missing)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from tqdm import tqdm
+
 from river_llm.analysis.statistics import bootstrap_ratio
 from river_llm.config import NoExitConfig, RunConfig, StatePropagationConfig
 from river_llm.decoding import Decoder
@@ -12,7 +14,8 @@ from river_llm.evaluation.fidelity import (
     ForcedText,
     ReferenceScores,
     compare,
-    forced_scores,
+    excess_nll,
+    forced_pass,
 )
 from river_llm.evaluation.numerics import named
 from river_llm.evaluation.prompts import Prompt
@@ -44,17 +47,51 @@ def forced_texts(
 
 
 def fidelity(
-    arm: Decoder, texts: Sequence[ForcedText], reference: ReferenceScores
-) -> dict[str, Any]:
-    """Fidelity (a) and (b) of a method with its noise floor."""
-    scores = {text.id: forced_scores(arm, text) for text in texts}
+    arm: Decoder, texts: Sequence[ForcedText], reference: ReferenceScores, seed: int
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Fidelity (a) and (b) of a method with its noise floor.
+
+    Args:
+        arm: the method.
+        texts: no_exit's, with their prompts.
+        reference: no_exit's and transformers' scores on them.
+        seed: of the bootstrap over texts.
+
+    Returns:
+        The figures, and what they come from text by text.
+    """
+    passes = {
+        text.id: forced_pass(arm, text)
+        for text in tqdm(texts, desc="fidelity", unit="text", disable=not texts)
+    }
     floor = {t.id: reference.transformers[t.id].first(len(t.tokens)) for t in texts}
-    return {
+    rows: dict[str, dict[str, Any]] = {
+        key: {
+            "prefill_depth": run.prefill_depth,
+            "equal": run.scores.equal,
+            "nll": run.scores.nll,
+            "excess_nll": excess_nll(run.scores, reference.no_exit[key]),
+            "depths": run.depths,
+        }
+        for key, run in passes.items()
+    }
+    scores = {key: run.scores for key, run in passes.items()}
+    sizes = [len(s.equal) for s in scores.values()]
+    _, *agreement = bootstrap_ratio([sum(s.equal) for s in scores.values()], sizes, seed=seed)
+    _, *excess = bootstrap_ratio([sum(r["excess_nll"]) for r in rows.values()], sizes, seed=seed)
+    depths = [depth for run in passes.values() for depth in run.depths]
+    figures = {
         "samples": len(texts),
-        "tokens": sum(len(text.tokens) for text in texts),
+        "tokens": sum(sizes),
         **compare(scores, reference.no_exit),
+        "agreement_low": agreement[0],
+        "agreement_high": agreement[1],
+        "excess_nll_low": excess[0],
+        "excess_nll_high": excess[1],
+        "mean_depth": sum(depths) / len(depths) if depths else None,
         "noise_floor": compare(floor, reference.no_exit),
     }
+    return figures, rows
 
 
 def equal_answers(
@@ -63,7 +100,7 @@ def equal_answers(
     """Fidelity (c): share of equal final answers in free-running text."""
     pairs = list(zip(records, no_exit, strict=False))
     if not pairs:
-        reason = "no_exit's samples are not there"
+        reason = "no text ran freely"
         return {"value": None, "samples": 0, "both_empty": 0, "reason": reason}
     both_empty = sum(a.extracted is None and b.extracted is None for a, b in pairs)
     ended = sum(b.finish_reason != "length" for _, b in pairs) / len(pairs)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from river_llm.cache import SlotCache
 from river_llm.config import (
     FullQuantConfig,
@@ -16,6 +18,7 @@ from river_llm.config import (
     StatePropagationConfig,
     StaticFirstConfig,
     StaticLastConfig,
+    StaticRankedConfig,
 )
 from river_llm.decoding import (
     Decoder,
@@ -34,13 +37,16 @@ from river_llm.engine.executor import Executor
 from river_llm.errors import UserError
 
 
-def build_decoder(method: Method, executor: Executor, cache: SlotCache) -> Decoder:
+def build_decoder(
+    method: Method, executor: Executor, cache: SlotCache, ranking: Sequence[int] = ()
+) -> Decoder:
     """Builds the KV strategy over an executor.
 
     Args:
         method: the method's settings.
         executor: with a river where the method needs one, bound to the criterion.
         cache: the executor's cache.
+        ranking: all layers, the most useful at 16 bits first; only `static_ranked` needs it.
 
     Raises:
         UserError: settings outside the model, or depth 0 for a method without a river.
@@ -59,10 +65,10 @@ def build_decoder(method: Method, executor: Executor, cache: SlotCache) -> Decod
             return Mask(executor, cache)
         case StatePropagationConfig():
             return StatePropagation(executor, cache)
-        case RecomputeConfig(max_pending=most):
+        case RecomputeConfig(max_pending=most, restart=restart):
             if most is not None and most < 1:
                 raise UserError(f"method.max_pending={most}: a block holds 1 token or more")
-            return Recompute(executor, cache, most)
+            return Recompute(executor, cache, most, restart)
         case MonoDecreasingConfig(form="cap"):
             return MonoDecreasingCap(executor, cache)
         case MonoDecreasingConfig():
@@ -73,6 +79,10 @@ def build_decoder(method: Method, executor: Executor, cache: SlotCache) -> Decod
             return Static(executor, cache, range(_count(k, layers)))
         case StaticLastConfig(k=k):
             return Static(executor, cache, range(layers - _count(k, layers), layers))
+        case StaticRankedConfig(k=k):
+            if sorted(ranking) != list(range(layers)):
+                raise TypeError(f"static_ranked needs a ranking of all {layers} layers")
+            return Static(executor, cache, ranking[: _count(k, layers)])
 
 
 def _count(k: int, layers: int) -> int:

@@ -19,8 +19,9 @@ from river_llm.config import (
     SimilarityConfig,
     StaticFirstConfig,
     StaticLastConfig,
+    StaticRankedConfig,
 )
-from river_llm.quant.store import quant_record
+from river_llm.quant.quantizers import quant_record
 
 
 def shown_settings(config: RunConfig, used: dict[str, Any], fingerprint: str) -> dict[str, Any]:
@@ -53,11 +54,12 @@ def arm_name(config: RunConfig) -> str:
     match method:
         case RiverConfig(prefill=prefill, pool=pool):
             words.append(prefill if pool == "last" else f"{prefill} pool={pool}")
-        case RecomputeConfig(max_pending=int(most)):
-            words.append(f"max_pending={most}")
+        case RecomputeConfig(max_pending=most, restart=restart):
+            words += [] if most is None else [f"max_pending={most}"]
+            words += [] if restart == "embedding" else [f"restart={restart}"]
         case MonoDecreasingConfig(form="schedule", most=most, fewest=fewest, place=place):
             words.append(f"{'all' if most is None else most}->{fewest} {place}")
-        case StaticFirstConfig(k=k) | StaticLastConfig(k=k):
+        case StaticFirstConfig(k=k) | StaticLastConfig(k=k) | StaticRankedConfig(k=k):
             words.append(f"k={k}")
     # What differs from the defaults shows, lest two rows of a table carry one name.
     if method.needs_river and config.quant != HqqInt4Config():

@@ -13,16 +13,19 @@ from river_llm.config import (
     FidelityConfig,
     NoExitConfig,
     RunConfig,
+    StaticRankedConfig,
     effective_settings,
     identity,
 )
 from river_llm.decoding import Decoder
 from river_llm.environment import git_state, snapshot
+from river_llm.errors import UserError
 from river_llm.evaluation import measure
 from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.naming import arm_name, shown_settings
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
+from river_llm.evaluation.ranking import rank_layers
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.samples import check_resumable, complete_samples
 from river_llm.evaluation.summary import (
@@ -33,8 +36,8 @@ from river_llm.evaluation.summary import (
     write_summary,
 )
 from river_llm.generation import StopRules
-from river_llm.quant.store import quant_record
-from river_llm.records import RunFolder, SampleRecord
+from river_llm.quant.quantizers import quant_record
+from river_llm.records import FORCED_SCORES, RunFolder, SampleRecord
 
 ENVIRONMENT = "environment.json"
 REFERENCE = "reference_scores.json"
@@ -62,9 +65,14 @@ class Run:
         self.runtime = runtime
         self.task = build_task(config)
         samples = self.task.samples()
+        # The measurements may ask for more prompts than are answered freely.
+        most = max(config.fidelity.limit, config.speedup.prompts)
+        used = None if config.exp.limit is None else max(config.exp.limit, most)
+        if used == 0:
+            raise UserError("limit=0, fidelity.limit=0 and speedup.prompts=0 leave nothing to run")
         model = runtime.model
         budget = config.exp.max_new_tokens
-        self.prompts = encode_all(model, self.task, samples[: config.exp.limit], budget)
+        self.prompts = encode_all(model, self.task, samples[:used], budget)
         self.data = data_fingerprint(self.task, samples)
         self.depths = recorded_depths(config)
         resolved: dict[str, Any] = {
@@ -77,6 +85,9 @@ class Run:
         }
         if config.method.needs_river:
             resolved["quantizer"] = quant_record(config.quant)
+        if isinstance(config.method, StaticRankedConfig):
+            ranking = rank_layers(runtime, config)
+            resolved["backbone_layers"] = sorted(ranking[: config.method.k])
         if self.depths is not None:
             resolved["depths"] = depths_fingerprint(self.depths)
         layers = runtime.adapter.num_layers
@@ -112,7 +123,7 @@ class Run:
             "layers": self.runtime.adapter.num_layers,
         }
 
-    def check_resumable(self, limit: int | None = None) -> None:
+    def check_resumable(self, limit: int | None) -> None:
         """Refuses early what :meth:`complete` would refuse; call inside `folder.locked()`."""
         check_resumable(
             self.folder.samples(),
@@ -122,7 +133,7 @@ class Run:
             self.config.resume.force,
         )
 
-    def complete(self, decoder: Decoder, limit: int | None = None) -> list[SampleRecord]:
+    def complete(self, decoder: Decoder, limit: int | None) -> list[SampleRecord]:
         """Generates what the folder lacks of the first `limit` prompts (None: all).
 
         Call inside `folder.locked()`.
@@ -187,21 +198,22 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         with reference.folder.locked():
             reference.check_resumable(config.fidelity.limit)
     with run.folder.locked():
-        records = run.complete(decoder)
-        measured = _measurements(run, decoder, records, reference)
-        run.folder.write_steps(run.folder.samples())
+        records = run.complete(decoder, config.exp.limit)
+        measured = _measurements(run, decoder, reference)
+        on_disk = run.folder.samples()
+        run.folder.write_steps(on_disk)
+        if config.exp.limit == 0:
+            # Nothing runs freely now, which is no reason to leave out what did before.
+            records = on_disk
         return write_summary(run.folder, run.task, records, measured)
 
 
-def _measurements(
-    run: Run, decoder: Decoder, records: list[SampleRecord], reference: Run
-) -> dict[str, Any]:
+def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
     """Fidelity, speedup and memory; from disk where the same code measured the same before."""
     config = run.config
-    most = max(config.fidelity.limit, config.speedup.prompts)
     size = {
         "commit": code_mark(),
-        "samples": min(len(run.prompts), most),
+        "samples": len(run.prompts[: max(config.fidelity.limit, config.speedup.prompts)]),
         "fidelity": asdict(config.fidelity),
         "speedup": asdict(config.speedup),
         "seed": config.seed,
@@ -215,7 +227,7 @@ def _measurements(
         "header": run.header(),
         "data": run.data,
         "environment": run.environment(),
-        "fidelity": _fidelity(run, decoder, records, reference, no_exit),
+        "fidelity": _fidelity(run, decoder, reference, no_exit),
         "speedup": {
             "decode": {
                 "matched": measure.speedup(run.runtime, config, decoder, no_exit, run.prompts)
@@ -228,7 +240,7 @@ def _measurements(
 
 
 def _fidelity(
-    run: Run, decoder: Decoder, records: list[SampleRecord], reference: Run, no_exit: Decoder
+    run: Run, decoder: Decoder, reference: Run, no_exit: Decoder
 ) -> dict[str, Any] | None:
     size: FidelityConfig = run.config.fidelity
     if size.limit == 0:
@@ -236,11 +248,13 @@ def _fidelity(
     is_no_exit = isinstance(run.config.method, NoExitConfig)
     # no_exit is its own reference, and its folder is locked already.
     with nullcontext() if is_no_exit else reference.folder.locked():
-        of_no_exit = records if is_no_exit else reference.complete(no_exit, size.limit)
-        of_no_exit = of_no_exit[: size.limit]
+        of_no_exit = reference.complete(no_exit, size.limit)
         scores = ReferenceScores(reference.folder.read_json(REFERENCE), size.tokens)
         whole = measure.forced_texts(run.prompts, of_no_exit, run.config, no_exit)
         if scores.complete(whole, no_exit, run.runtime.adapter):
             reference.folder.write_json(REFERENCE, scores.as_dict())
     texts = measure.forced_texts(run.prompts, of_no_exit, run.config, decoder)
-    return {**measure.fidelity(decoder, texts, scores), "no_exit_run": reference.folder.path.name}
+    figures, rows = measure.fidelity(decoder, texts, scores, run.config.seed)
+    compared = {"no_exit_run": reference.folder.path.name}
+    run.folder.write_json(FORCED_SCORES, {"tokens": size.tokens, **compared, "samples": rows})
+    return {**figures, **compared}

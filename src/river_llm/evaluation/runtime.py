@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from river_llm.cache import SlotCache
-from river_llm.config import FullQuantConfig, QuantConfig, RiverShuffledConfig, RunConfig
+from river_llm.config import (
+    FullQuantConfig,
+    ModelConfig,
+    QuantConfig,
+    RiverShuffledConfig,
+    RunConfig,
+    StaticRankedConfig,
+)
 from river_llm.decoding import Decoder
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.weights import ResidentLayers
 from river_llm.evaluation.criteria import Depths, build_criterion
 from river_llm.evaluation.methods import build_decoder
+from river_llm.evaluation.ranking import rank_layers
 from river_llm.exits import Criterion, Never
 from river_llm.models.loading import LoadedModel, load_model
 from river_llm.quant.river import RiverLayers, build_river
 
 
 class Runtime:
-    """What several runs on one model share: weights, and a river for each quantizer.
+    """What several runs on one model share: its weights, and the river of one quantizer.
 
     Args:
         model: the loaded backbone.
@@ -33,10 +42,15 @@ class Runtime:
         """Loads the model that a run asks for."""
         return cls(load_model(config.model))
 
+    @classmethod
+    def shared(cls, config: RunConfig) -> Runtime:
+        """The model of the last call, kept for as long as runs in a row ask for the same."""
+        return _shared(config.model)
+
     def river(self, config: QuantConfig) -> RiverLayers:
-        """The river of a quantizer, built at the first call."""
+        """The river of a quantizer; the last one is kept, two would fill memory for nothing."""
         if config not in self._rivers:
-            self._rivers[config] = build_river(self.adapter, config, self.model.fingerprint)
+            self._rivers = {config: build_river(self.adapter, config, self.model.fingerprint)}
         return self._rivers[config]
 
     def river_of(self, config: RunConfig) -> RiverLayers | None:
@@ -58,7 +72,9 @@ class Runtime:
         executor = EagerExecutor(
             adapter, cache, criterion, ResidentLayers(adapter.layers), self.river_of(config)
         )
-        return build_decoder(config.method, executor, cache)
+        ranked = isinstance(config.method, StaticRankedConfig)
+        ranking = rank_layers(self, config) if ranked else ()
+        return build_decoder(config.method, executor, cache, ranking)
 
     def criterion(self, config: RunConfig, depths: Depths | None) -> Criterion:
         """The exit criterion of a run.
@@ -92,3 +108,10 @@ class Runtime:
             "shared_bytes": self.adapter.shared_nbytes(),
             "kv_bytes": decoder.cache.nbytes,
         }
+
+
+@lru_cache(maxsize=1)
+def _shared(model: ModelConfig) -> Runtime:
+    # The model before leaves memory first: two may not fit.
+    _shared.cache_clear()
+    return Runtime(load_model(model))

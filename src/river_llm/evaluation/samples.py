@@ -130,6 +130,8 @@ def _run_sample(
         prompt_tokens=len(prompt.ids),
         completion=result.text,
         token_ids=result.tokens,
+        # Single precision is all there is; more digits would only fill the disk.
+        margins=[float(f"{margin:.6g}") for margin in result.margins],
         extracted=verdict.extracted,
         correct=verdict.correct,
         detail=dict(verdict.detail),

@@ -1,1 +1,1 @@
-"""Quantization: 4-bit grids, quantizers, kernels, and the river built from a backbone."""
+"""Quantization: grids of 4 and 8 bits, quantizers, kernels, and the river built from a backbone."""

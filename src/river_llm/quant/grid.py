@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +29,13 @@ class GroupedInt4:
     scale: torch.Tensor
     zero: torch.Tensor
 
+    @classmethod
+    def from_stored(cls, stored: Mapping[str, torch.Tensor]) -> GroupedInt4:
+        """The inverse of :meth:`stored`."""
+        halves = stored["codes"]
+        codes = torch.stack((halves & 15, halves >> 4), dim=-1).flatten(1)
+        return cls(codes, stored["scale"], stored["zero"])
+
     @property
     def group_size(self) -> int:
         """Columns that share a scale and a zero."""
@@ -40,6 +48,11 @@ class GroupedInt4:
         weight = (grouped - LEVELS // 2) * self.scale.float()[..., None]
         weight += self.zero.float()[..., None]
         return weight.view(rows, columns).to(dtype)
+
+    def stored(self) -> dict[str, torch.Tensor]:
+        """What is kept on disk: two codes a byte, even columns low."""
+        halves = self.codes[:, ::2] | self.codes[:, 1::2] << 4
+        return {"codes": halves, "scale": self.scale, "zero": self.zero}
 
 
 def encode(groups: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> GroupedInt4:
@@ -79,7 +92,16 @@ def split_groups(weight: torch.Tensor, group_size: int, name: str) -> torch.Tens
             f"{name}: width {columns} is not a multiple of quant.group_size={group_size}: "
             f"choose a group size that divides it"
         )
-    groups = weight.detach().float().reshape(rows, columns // group_size, group_size)
-    if not groups.isfinite().all():
+    return finite(weight, name).reshape(rows, columns // group_size, group_size)
+
+
+def finite(weight: torch.Tensor, name: str) -> torch.Tensor:
+    """The weights in float32.
+
+    Raises:
+        UserError: a weight is NaN or infinite.
+    """
+    weight = weight.detach().float()
+    if not weight.isfinite().all():
         raise UserError(f"{name}: the weights hold NaN or infinity and cannot be quantized")
-    return groups
+    return weight

@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from river_llm.quant.grid import LEVELS, GroupedInt4, encode
-from river_llm.quant.rtn import min_max
+from river_llm.quant.rtn_int4 import min_max
 
 NORM = 0.7
 BETA = 10.0

@@ -1,131 +1,42 @@
-"""4-bit linears: PyTorch's int4 matmul for CPU, and how its packed weights are read back."""
+"""What the river needs of a linear that runs on a kernel for quantized weights."""
 
 from __future__ import annotations
 
-import functools
+from abc import ABC, abstractmethod
+from typing import ClassVar, Literal
 
 import torch
 from torch import nn
 
-from river_llm.quant.grid import LEVELS, GroupedInt4
-
-KERNEL_GROUP_SIZES = (32, 64, 128, 256)
-_ROW_MULTIPLE = 16
-_BLOCK = 64
-_CHUNK = 2**19
+Backend = Literal["int4_cpu", "int8_cpu", "dequantized", "copied"]
 
 
-def kernel_obstacle(
-    dtype: torch.dtype, device: torch.device, rows: int, group_size: int
-) -> str | None:
-    """Why PyTorch's int4 matmul for CPU cannot serve a linear; None when it can.
+class KernelLinear(nn.Module, ABC):
+    """A linear [..., K] -> [..., N] over quantized weights, whose matmul reads them packed.
 
-    Args:
-        dtype: of the activations.
-        device: where the linear runs.
-        rows: output features N.
-        group_size: columns per group.
-    """
-    if device.type != "cpu":
-        return f"no int4 kernel for device {device.type} yet"
-    if dtype != torch.bfloat16:
-        return f"the int4 kernel is slow for {str(dtype).removeprefix('torch.')} activations"
-    if group_size not in KERNEL_GROUP_SIZES:
-        return f"the int4 kernel has no group size {group_size}"
-    if rows % _ROW_MULTIPLE:
-        return f"the int4 kernel needs a multiple of {_ROW_MULTIPLE} outputs, not {rows}"
-    return None
-
-
-class Int4Linear(nn.Module):
-    """A linear on PyTorch's int4 weight-only matmul for CPU; bf16 activations.
-
-    Args:
-        weight: the quantized [N, K] matrix.
-        bias: [N] or None; shared, not copied.
+    Attributes:
+        backend: what records call the kernel.
+        wide_step: tokens from which a step is faster through dequantized weights. The time of
+            such a kernel grows with the number of tokens, that of the dense matmul hardly, but
+            its weights must be written out first.
+        in_features: K.
+        out_features: N.
     """
 
-    packed: torch.Tensor
-    scale_and_zero: torch.Tensor
-
-    def __init__(self, weight: GroupedInt4, bias: nn.Parameter | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.codes.shape
-        self.group_size = weight.group_size
-        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.codes.int(), 1)
-        # [K / group_size, N, 2], as the kernel reads it.
-        scale_and_zero = torch.stack((weight.scale.T, weight.zero.T), dim=-1).contiguous()
-        self.register_buffer("packed", packed)
-        self.register_buffer("scale_and_zero", scale_and_zero)
-        self.bias = bias
+    backend: ClassVar[Backend]
+    wide_step: ClassVar[int]
+    in_features: int
+    out_features: int
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the packed weights with scales and zeros."""
-        return self.packed.nbytes + self.scale_and_zero.nbytes
+        """Bytes of the weights with their scales and zeros, as one matmul reads them."""
+        return sum(buffer.nbytes for buffer in self.buffers())
 
+    @abstractmethod
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., K] to [..., N], bf16."""
-        flat = x.reshape(-1, self.in_features)
-        out: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            flat, self.packed, self.group_size, self.scale_and_zero
-        )
-        if self.bias is not None:
-            out = out + self.bias
-        return out.view(*x.shape[:-1], self.out_features)
+        """[..., K] to [..., N]."""
 
+    @abstractmethod
     def dequantize_into(self, out: torch.Tensor) -> None:
-        """Writes the weight matrix [N, K] that this linear stands for into `out` (bf16)."""
-        if self.out_features % _BLOCK or not blocked_layout():
-            # Works for any packing: the kernel applied to the identity.
-            identity = torch.eye(self.in_features, dtype=out.dtype)
-            out.copy_(
-                torch.ops.aten._weight_int4pack_mm_for_cpu(
-                    identity, self.packed, self.group_size, self.scale_and_zero
-                ).T
-            )
-            return
-        dequantize_blocked(self.packed, self.scale_and_zero, out)
-
-
-def dequantize_blocked(
-    packed: torch.Tensor, scale_and_zero: torch.Tensor, out: torch.Tensor
-) -> None:
-    """Writes the weights behind the packing of the AVX-512 kernel into `out`.
-
-    There, each block of 64 rows is stored column after column as 32 bytes: row i of the block in
-    the low half of byte i, row i + 32 in the high half.
-
-    Args:
-        packed: uint8 [N, K / 2].
-        scale_and_zero: bf16 [K / group_size, N, 2].
-        out: bf16 [N, K].
-    """
-    rows, columns = out.shape
-    groups, blocks = len(scale_and_zero), rows // _BLOCK
-    halves = packed.view(blocks, groups, columns // groups, _BLOCK // 2)
-    grid = scale_and_zero.view(groups, blocks, _BLOCK, 2).transpose(0, 1).unsqueeze(2)
-    target = out.view(blocks, _BLOCK, columns)
-    # A few blocks at a time, so that what lies between stays in the cache.
-    stride = max(1, _CHUNK // (_BLOCK * columns))
-    for first in range(0, blocks, stride):
-        part = slice(first, first + stride)
-        codes = torch.cat((halves[part] & 15, halves[part] >> 4), dim=-1)
-        centred = codes.to(out.dtype).sub_(LEVELS // 2)
-        scale, zero = grid[part].unbind(-1)
-        # One rounding: addcmul computes in float32.
-        weight = torch.addcmul(zero.contiguous(), centred, scale.contiguous(), out=centred)
-        target[part].copy_(weight.view(-1, columns, _BLOCK).transpose(1, 2))
-
-
-@functools.cache
-def blocked_layout() -> bool:
-    """Whether this machine's kernel packs as :func:`dequantize_blocked` reads; tried out once."""
-    rows, columns = 2 * _BLOCK, 64
-    codes = torch.arange(rows * columns, dtype=torch.int32).view(rows, columns)
-    codes = (codes * 7 + codes // 16) % LEVELS
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
-    grid = torch.tensor([1.0, 0.0], dtype=torch.bfloat16).expand(2, rows, 2).contiguous()
-    out = torch.empty(rows, columns, dtype=torch.bfloat16)
-    dequantize_blocked(packed, grid, out)
-    return bool((out == codes - LEVELS // 2).all())
+        """Writes the weight matrix [N, K] that this linear stands for into `out`."""

@@ -7,26 +7,16 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
 
 import torch
 from torch import nn
 
 from river_llm.config import NoQuantConfig, QuantConfig
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.quant.linear import Int4Linear, kernel_obstacle
+from river_llm.quant.kernels import kernel_linear, kernel_obstacle
+from river_llm.quant.linear import Backend, KernelLinear
+from river_llm.quant.quantizers import quant_record
 from river_llm.quant.store import LayerWeights, quantized_layers
-
-Backend = Literal["int4_cpu", "dequantized", "copied"]
-
-WIDE_STEP = 112
-"""Tokens from which a step goes through dequantized weights.
-
-The time of the int4 matmul grows with the number of tokens, that of the dense one hardly, but the
-scratch layer must be filled first. A whole prefill of SmolLM2-135M in the river took 146 ms by the
-kernel and 163 ms by the scratch layer at 96 tokens, 196 and 176 ms at 128 (medians of 7, 2 cores
-with AVX512-BF16). Other shapes have not been measured.
-"""
 
 
 class RiverLayers:
@@ -37,9 +27,10 @@ class RiverLayers:
         backends: for each layer, the backend of each linear by name.
         wide: for each layer, the same layer over the shared scratch linears; None where the
             layers themselves serve wide steps.
+        wide_step: tokens from which a step goes through `wide`.
 
     Attributes:
-        backends: as given.
+        backends, wide_step: as given.
     """
 
     def __init__(
@@ -47,21 +38,23 @@ class RiverLayers:
         layers: list[nn.Module],
         backends: list[dict[str, Backend]],
         wide: list[nn.Module] | None = None,
+        wide_step: int = 0,
     ) -> None:
         self._layers = layers
         self._wide = wide
         self.backends = backends
+        self.wide_step = wide_step
 
     def acquire(self, layer: int, tokens: int) -> nn.Module:
         """The layer, ready for a step of `tokens` tokens; valid until the next acquire.
 
         A wide step gets the layer over scratch linears, filled here with its weights.
         """
-        if self._wide is None or tokens < WIDE_STEP:
+        if self._wide is None or tokens < self.wide_step:
             return self._layers[layer]
         scratch = dict(self._wide[layer].named_modules())
         for name, module in self._layers[layer].named_modules():
-            if isinstance(module, Int4Linear):
+            if isinstance(module, KernelLinear):
                 module.dequantize_into(scratch[name].weight)
         return self._wide[layer]
 
@@ -73,7 +66,7 @@ class RiverLayers:
         """Bytes of one layer's own weights, which a decode step through it reads."""
         total = 0
         for module in self._layers[layer].modules():
-            if isinstance(module, Int4Linear):
+            if isinstance(module, KernelLinear):
                 total += module.nbytes
             elif isinstance(module, nn.Linear):
                 total += module.weight.nbytes
@@ -103,7 +96,7 @@ def build_river(
 
     Args:
         adapter: the backbone; not changed.
-        config: quantizer and group size, or no quantization (copied linears).
+        config: quantizer with its settings, or no quantization (copied linears).
         fingerprint: hash of the backbone's weights, key of the packed weights on disk.
         cache: root of the cache; None: the user's.
         kernels: False: dequantized copies everywhere (the numerics oracle).
@@ -114,27 +107,24 @@ def build_river(
     if isinstance(config, NoQuantConfig):
         return _copied(adapter)
     weights = quantized_layers(adapter, config, fingerprint, cache)
-    obstacle = (
-        _obstacle(adapter, weights, config.group_size) if kernels else "dequantized on request"
-    )
+    obstacle = _obstacle(adapter, weights) if kernels else "dequantized on request"
     if obstacle is not None:
         if kernels:
+            bits = quant_record(config)["bits"]
             print(
-                f"river_llm: NO 4-BIT KERNEL: {obstacle}; the river runs on dequantized copies, "
-                "right in value but neither smaller nor faster than the backbone",
+                f"river_llm: NO {bits}-BIT KERNEL: {obstacle}; the river runs on dequantized "
+                "copies, right in value but neither smaller nor faster than the backbone",
                 file=sys.stderr,
             )
         return _dequantized(adapter, weights)
     return _packed(adapter, weights)
 
 
-def _obstacle(adapter: BackboneAdapter, weights: list[LayerWeights], group_size: int) -> str | None:
+def _obstacle(adapter: BackboneAdapter, weights: list[LayerWeights]) -> str | None:
     """First reason against the kernel; one backend for the whole river keeps timings clear."""
     for layer in weights:
         for weight in layer.values():
-            reason = kernel_obstacle(
-                adapter.dtype, adapter.device, weight.codes.shape[0], group_size
-            )
+            reason = kernel_obstacle(weight, adapter.dtype, adapter.device)
             if reason is not None:
                 return reason
     return None
@@ -146,7 +136,7 @@ def _packed(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayer
 
     def packed(layer: int) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
-        return lambda name: Int4Linear(weights[layer][name], linears[name].bias)
+        return lambda name: kernel_linear(weights[layer][name], linears[name].bias)
 
     def over_scratch(layer: int) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
@@ -154,7 +144,9 @@ def _packed(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayer
 
     layers = [adapter.rebuild_layer(n, packed(n)) for n in range(adapter.num_layers)]
     wide = [adapter.rebuild_layer(n, over_scratch(n)) for n in range(adapter.num_layers)]
-    return RiverLayers(layers, _same_backend(adapter, "int4_cpu"), wide)
+    # One kind of weight in the whole river, so one kernel.
+    kernel = next(m for m in layers[0].modules() if isinstance(m, KernelLinear))
+    return RiverLayers(layers, _same_backend(adapter, kernel.backend), wide, kernel.wide_step)
 
 
 def _dequantized(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayers:

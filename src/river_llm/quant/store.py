@@ -3,42 +3,37 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from tqdm import tqdm
 
 from river_llm.artifacts import ensure_folder
-from river_llm.config import HqqInt4Config, NoQuantConfig, QuantConfig
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.paths import cache_root
-from river_llm.quant import hqq, rtn
-from river_llm.quant.grid import GroupedInt4, split_groups
+from river_llm.quant.quantizers import (
+    QuantizedWeight,
+    Quantizer,
+    check_width,
+    quant_record,
+    quantize,
+    weight_type,
+)
 
 FORMAT = 1
 """Raised when codes or file layout change."""
 
 _WEIGHTS = "codes.safetensors"
 
-LayerWeights = dict[str, GroupedInt4]
+LayerWeights = dict[str, QuantizedWeight]
 """Quantized linears of one layer, by their name inside it."""
-
-
-def quant_record(config: QuantConfig) -> dict[str, Any]:
-    """The quantizer and all its settings, as plain data for records."""
-    if isinstance(config, NoQuantConfig):
-        return asdict(config)
-    settings = hqq.SETTINGS if isinstance(config, HqqInt4Config) else rtn.SETTINGS
-    return {**asdict(config), **settings}
 
 
 def quantized_layers(
     adapter: BackboneAdapter,
-    config: QuantConfig,
+    config: Quantizer,
     fingerprint: str,
     cache: Path | None = None,
 ) -> list[LayerWeights]:
@@ -46,28 +41,25 @@ def quantized_layers(
 
     Args:
         adapter: the backbone.
-        config: quantizer and group size.
+        config: the quantizer with its settings.
         fingerprint: hash of the backbone's weights.
         cache: root of the cache; None: :func:`river_llm.paths.cache_root`.
 
     Raises:
         UserError: a linear that cannot be quantized (its name, width and the group size).
     """
-    if isinstance(config, NoQuantConfig):
-        raise TypeError("quant=none has no quantized weights")
     origin = {"format": FORMAT, "backbone": fingerprint, "quant": quant_record(config)}
     key = hashlib.sha256(repr(sorted(origin.items())).encode()).hexdigest()[:16]
     root = cache_root() if cache is None else cache
     # Refused before anything is written: every width is known.
     for name, weight in _named_weights(adapter):
-        split_groups(weight[:1], config.group_size, name)
+        check_width(config, weight, name)
 
     def make(folder: Path) -> None:
-        quantize = hqq.quantize if isinstance(config, HqqInt4Config) else rtn.quantize
-        _write(folder / _WEIGHTS, adapter, config.group_size, quantize)
+        _write(folder / _WEIGHTS, adapter, config)
 
     folder = ensure_folder(root / "rivers" / key, origin, frozenset({_WEIGHTS}), make)
-    return _load(folder / _WEIGHTS, adapter)
+    return _load(folder / _WEIGHTS, adapter, config)
 
 
 def _named_weights(adapter: BackboneAdapter) -> Iterator[tuple[str, torch.Tensor]]:
@@ -76,33 +68,25 @@ def _named_weights(adapter: BackboneAdapter) -> Iterator[tuple[str, torch.Tensor
             yield f"{layer}.{name}", linear.weight
 
 
-def _write(
-    path: Path,
-    adapter: BackboneAdapter,
-    group_size: int,
-    quantize: Callable[[torch.Tensor], GroupedInt4],
-) -> None:
+def _write(path: Path, adapter: BackboneAdapter, config: Quantizer) -> None:
     tensors: dict[str, torch.Tensor] = {}
     named = list(_named_weights(adapter))
     with torch.no_grad():
         for name, weight in tqdm(named, desc="quantizing the river", unit="linear"):
-            quantized = quantize(split_groups(weight, group_size, name))
-            codes = quantized.codes.cpu()
-            # Two codes a byte, even columns low.
-            tensors[f"{name}.codes"] = codes[:, ::2] | codes[:, 1::2] << 4
-            tensors[f"{name}.scale"] = quantized.scale.cpu()
-            tensors[f"{name}.zero"] = quantized.zero.cpu()
+            for part, tensor in quantize(config, weight, name).stored().items():
+                tensors[f"{name}.{part}"] = tensor.cpu()
     save_file(tensors, path)
 
 
-def _load(path: Path, adapter: BackboneAdapter) -> list[LayerWeights]:
-    tensors = load_file(path, device=str(adapter.device))
-    layers: list[LayerWeights] = [{} for _ in range(adapter.num_layers)]
-    for layer in range(adapter.num_layers):
-        for name in adapter.linears(layer):
-            halves = tensors[f"{layer}.{name}.codes"]
-            codes = torch.stack((halves & 15, halves >> 4), dim=-1).flatten(1)
-            layers[layer][name] = GroupedInt4(
-                codes, tensors[f"{layer}.{name}.scale"], tensors[f"{layer}.{name}.zero"]
-            )
-    return layers
+def _load(path: Path, adapter: BackboneAdapter, config: Quantizer) -> list[LayerWeights]:
+    stored: dict[str, dict[str, torch.Tensor]] = {}
+    for key, tensor in load_file(path, device=str(adapter.device)).items():
+        name, part = key.rsplit(".", 1)
+        stored.setdefault(name, {})[part] = tensor
+    return [
+        {
+            name: weight_type(config).from_stored(stored[f"{layer}.{name}"])
+            for name in adapter.linears(layer)
+        }
+        for layer in range(adapter.num_layers)
+    ]

@@ -1,4 +1,4 @@
-"""Round to nearest on the min-max grid of each group."""
+"""Round to nearest at 4 bits, on the min-max grid of each group."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from river_llm.quant import rtn
+from river_llm.quant import rtn_int4
 from river_llm.quant.grid import split_groups
 
 
@@ -35,7 +35,7 @@ def test_error_is_at_most_half_a_step_and_the_rounding_of_the_grid(draw, group_s
     """bf16 keeps 8 significant bits: it moves a number by at most 2^-8 of itself."""
     torch.manual_seed(2)
     weight = draw((24, 256))
-    out = rtn.quantize(split_groups(weight, group_size, "w")).dequantize(torch.float32)
+    out = rtn_int4.quantize(split_groups(weight, group_size, "w")).dequantize(torch.float32)
     groups = weight.double().view(24, -1, group_size)
     low, high = groups.min(-1, keepdim=True).values, groups.max(-1, keepdim=True).values
     step = (high - low) / 15
@@ -48,16 +48,16 @@ def test_error_is_at_most_half_a_step_and_the_rounding_of_the_grid(draw, group_s
 def test_error_reaches_half_a_step_where_weights_lie_between_levels():
     """Grid 0, 1, ..., 15: a weight halfway is off by exactly half a step, not more, not less."""
     weight = torch.tensor([[0.0, 15.0, 4.5, 9.25]])
-    out = rtn.quantize(split_groups(weight, 4, "w")).dequantize(torch.float32)
+    out = rtn_int4.quantize(split_groups(weight, 4, "w")).dequantize(torch.float32)
     assert (out - weight).abs().tolist() == [[0.0, 0.0, 0.5, 0.25]]
 
 
 def test_smallest_and_largest_weight_of_a_group_are_levels():
     torch.manual_seed(3)
     groups = torch.randn(6, 3, 32)
-    scale, zero = rtn.min_max(groups)
+    scale, zero = rtn_int4.min_max(groups)
     assert torch.allclose(zero - 8 * scale, groups.amin(-1, keepdim=True), atol=1e-6)
     assert torch.allclose(zero + 7 * scale, groups.amax(-1, keepdim=True), atol=1e-6)
-    codes = rtn.quantize(groups).codes.view(6, 3, 32)
+    codes = rtn_int4.quantize(groups).codes.view(6, 3, 32)
     assert (codes.amin(-1) == 0).all()
     assert (codes.amax(-1) == 15).all()

@@ -1,0 +1,102 @@
+"""The dry run of a sweep: every cell with the time that it may take at most.
+
+A few steps of each cell are run: a cell that cannot run is found before the night, not in it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+
+from river_llm.composition import load_config
+from river_llm.config import NoExitConfig, RunConfig
+from river_llm.errors import UserError
+from river_llm.sweeps.folder import Cell
+
+STEPS = 4
+
+
+def dry_run(cells: Sequence[Cell], failed: Mapping[Cell, str]) -> int:
+    """Lists cells with estimates, and those that cannot run; returns the exit status.
+
+    Args:
+        cells: whose settings compose.
+        failed: the others, with the reason.
+    """
+    total = 0.0
+    problems = dict(failed)
+    for cell in cells:
+        title = " ".join(cell.overrides)
+        if cell.after is not None:
+            print(f"   later  {title} (after the run whose depths it replays)", flush=True)
+            continue
+        try:
+            seconds = most_seconds(load_config(cell.overrides))
+        except UserError as error:
+            problems[cell] = str(error)
+            continue
+        total += seconds
+        print(f"{_span(seconds)}  {title}", flush=True)
+    print(
+        f"{_span(total)}  at most, for {len(cells)} cells on this machine as it is now; texts "
+        "that end before their budget and cells that are finished take less"
+    )
+    sys.stdout.flush()
+    for cell, reason in problems.items():
+        print(f"error: cell {' '.join(cell.overrides)} cannot run: {reason}", file=sys.stderr)
+    return 2 if problems else 0
+
+
+def most_seconds(config: RunConfig) -> float:
+    """Time that a run takes when every text uses up its budget, from a prompt and a few steps.
+
+    Raises:
+        UserError: what the run itself would refuse.
+    """
+    # Imported late: a mistake on the command line is told without waiting for torch.
+    from river_llm.evaluation.run import Run
+    from river_llm.evaluation.runtime import Runtime
+
+    runtime = Runtime.shared(config)
+    run = Run(config, runtime)
+    count = len(run.prompts)
+    free = count if config.exp.limit is None else min(count, config.exp.limit)
+    free -= len(run.folder.samples())
+    prompt = run.prompts[0]
+    arm = run.decoder()
+    arm.executor.criterion.begin_sample(prompt.sample.id)
+    prefill, step = _timed(arm, prompt.ids)
+    total = max(free, 0) * (prefill + config.exp.max_new_tokens * step)
+    if isinstance(config.method, NoExitConfig):
+        full_prefill, full_step = prefill, step
+    else:
+        full_prefill, full_step = _timed(Run(config.as_no_exit(), runtime).decoder(), prompt.ids)
+    forced = min(config.fidelity.limit, count)
+    total += forced * (prefill + config.fidelity.tokens * step)
+    timed = min(config.speedup.prompts, count)
+    passes = 2 * config.speedup.rounds
+    total += timed * (2 * full_prefill + prefill)
+    total += timed * config.speedup.tokens * ((passes + 1) * full_step + passes * step)
+    return total
+
+
+def _timed(decoder: object, prompt: list[int]) -> tuple[float, float]:
+    """Seconds of a prefill and of a step, after one of each off the clock."""
+    from river_llm.decoding import Decoder
+
+    assert isinstance(decoder, Decoder)
+    decoder.prefill([prompt])
+    decoder.step()
+    started = time.perf_counter()
+    decoder.prefill([prompt])
+    middle = time.perf_counter()
+    for _ in range(STEPS):
+        decoder.step()
+    ended = time.perf_counter()
+    return middle - started, (ended - middle) / STEPS
+
+
+def _span(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes // 60:3d}h{minutes % 60:02d}m" if minutes else f"{seconds:6.0f}s"

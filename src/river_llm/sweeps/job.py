@@ -1,0 +1,52 @@
+"""One cell of a sweep, in whatever process a launcher runs it."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+
+from omegaconf import DictConfig
+
+from river_llm.composition import typed
+from river_llm.config import RunConfig
+from river_llm.errors import UserError
+from river_llm.sweeps.folder import Outcome, SweepFolder
+
+
+def run_cell(composed: DictConfig, folder: SweepFolder, key: str) -> None:
+    """Runs a cell and notes what became of it; a failure does not stop the others.
+
+    Args:
+        composed: the cell's configuration.
+        folder: of the sweep.
+        key: of the cell.
+    """
+    title = folder.title(key)
+    print(title, file=sys.stderr, flush=True)
+    started = time.perf_counter()
+    try:
+        outcome = _run(typed(composed))
+    except UserError as error:
+        outcome = Outcome("failed", reason=" ".join(str(error).split()))
+    except Exception as error:
+        # Whatever it is, the other cells may still be worth the night.
+        traceback.print_exc()
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        outcome = Outcome("failed", reason=reason[:500])
+    if outcome.reason is not None:
+        print(f"failed: {outcome.reason}", file=sys.stderr, flush=True)
+    folder.set_outcome(key, outcome)
+    seconds = time.perf_counter() - started
+    print(f"{title}: {outcome.status} in {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def _run(config: RunConfig) -> Outcome:
+    # Imported late: launchers import this module to start workers.
+    from river_llm.evaluation.report import show
+    from river_llm.evaluation.run import execute
+    from river_llm.evaluation.runtime import Runtime
+
+    result = execute(config, Runtime.shared(config))
+    show(result)
+    return Outcome("finished", run_dir=str(result.folder))

@@ -1,0 +1,92 @@
+"""Thresholds for wanted mean exit depths, measured once for a sweep and kept with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from river_llm.config import ConfidenceConfig, RunConfig, SimilarityConfig
+from river_llm.errors import UserError
+from river_llm.sweeps.folder import SweepFolder
+from river_llm.sweeps.recipe import WarmUp
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class OperatingPoints:
+    """The operating points of a sweep.
+
+    Args:
+        folder: keeps them.
+        warm_up: on how much text scores are measured.
+    """
+
+    def __init__(self, folder: SweepFolder, warm_up: WarmUp) -> None:
+        self._folder = folder
+        self._warm_up = warm_up
+        self._known = folder.operating_points()
+        self._scores: dict[str, np.ndarray] = {}
+
+    def layers(self, config: RunConfig) -> int:
+        """L of a run's model."""
+        key = f"{config.model.name} {config.model.path}"
+        if key not in self._known:
+            # Imported late: a resumed sweep is planned without waiting for torch.
+            from river_llm.evaluation.runtime import Runtime
+
+            layers = Runtime.shared(config).adapter.num_layers
+            self._keep(key, {"layers": layers})
+        return int(self._known[key]["layers"])
+
+    def tau(self, config: RunConfig, depth: int) -> float:
+        """The threshold of the run's criterion for a mean exit depth, from scores of its prompts.
+
+        Raises:
+            UserError: a criterion without a threshold.
+        """
+        if not isinstance(config.criterion, SimilarityConfig | ConfidenceConfig):
+            raise UserError(f"criterion={config.criterion.name} has no tau: leave tau_for_depths")
+        if depth == 0:
+            raise UserError("mean depth 0 has no tau: scores are tested from depth 1 on")
+        key = _scores_of(config)
+        known = self._known.get(key, {})
+        if str(depth) not in known:
+            from river_llm.calibration import tau_for_mean_depth
+
+            if key not in self._scores:
+                self._scores[key] = self._measure(config)
+            # Rounded for the eye; in this way it is also the same after a way through text.
+            tau = float(f"{tau_for_mean_depth(self._scores[key], depth):.6g}")
+            self._keep(key, {**known, str(depth): tau})
+        return float(self._known[key][str(depth)])
+
+    def _keep(self, key: str, content: dict[str, float]) -> None:
+        # Another shard may have kept some meanwhile; what was written first holds for all.
+        stored = self._folder.operating_points()
+        self._known = {**stored, key: {**content, **stored.get(key, {})}}
+        self._folder.set_operating_points(self._known)
+
+    def _measure(self, config: RunConfig) -> np.ndarray:
+        from river_llm.calibration import ScoreRecorder, measure_scores
+        from river_llm.evaluation.run import Run
+        from river_llm.evaluation.runtime import Runtime
+
+        size = self._warm_up
+        budget = max(config.exp.max_new_tokens, size.tokens + 1)
+        exp = replace(config.exp, limit=size.prompts, max_new_tokens=budget)
+        run = Run(replace(config, exp=exp), Runtime.shared(config))
+        decoder = run.decoder()
+        recorder = ScoreRecorder(decoder.executor, decoder.cache)
+        prompts = [prompt.ids for prompt in run.prompts[: size.prompts]]
+        return measure_scores(recorder, prompts, size.tokens)
+
+
+def _scores_of(config: RunConfig) -> str:
+    """Names what the scores of no_exit depend on, in words, since the file is read by people."""
+    exp, model = config.exp, config.model
+    data = [] if config.data.path is None else [config.data.path]
+    shots = [f"fewshot={exp.fewshot}"] if exp.fewshot else []
+    return " ".join(
+        [exp.name, *shots, *data, model.name, model.path, model.dtype, config.criterion.name]
+    )

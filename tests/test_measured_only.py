@@ -1,0 +1,106 @@
+"""limit=0: no text runs freely, the measurements keep their own size; and what they leave."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from river_llm.composition import load_config
+from river_llm.errors import UserError
+from river_llm.evaluation.criteria import recorded_depths
+from river_llm.evaluation.run import execute
+from river_llm.evaluation.runtime import Runtime
+from river_llm.records import RunFolder
+from tiny_folder import SMALL, save_llama
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_llama(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture(scope="module")
+def runtime(model: Path) -> Runtime:
+    return Runtime.load(load_config([*SMALL, f"model.path={model}"]))
+
+
+def settings(model: Path, output: Path, *more: str) -> list[str]:
+    return [*SMALL, f"model.path={model}", f"output.dir={output}", *more]
+
+
+def test_nothing_runs_freely_and_fidelity_keeps_its_size(model, runtime, tmp_path):
+    common = settings(model, tmp_path, "fidelity.limit=3", "exp.max_new_tokens=6")
+    river = [*common, "criterion.tau=0.3"]
+    none = execute(load_config([*river, "limit=0"]), runtime)
+    assert none.summary["samples"] == 0
+    assert none.summary["accuracy"]["value"] is None
+    assert RunFolder(none.folder).samples() == []
+    fidelity = none.summary["fidelity"]
+    assert (fidelity["samples"], fidelity["tokens"]) == (3, 12)
+    assert none.summary["speedup"]["decode"]["matched"]["prompts"] == 1
+
+    # The folder is the same as with texts, and what was measured is not measured again.
+    kept = (none.folder / "measurements.json").read_bytes()
+    some = execute(load_config([*river, "limit=2"]), runtime)
+    assert (some.folder, some.summary["samples"]) == (none.folder, 2)
+    assert (none.folder / "measurements.json").read_bytes() == kept
+    assert {**some.summary["fidelity"], "equal_answers": None} == {
+        **fidelity,
+        "equal_answers": None,
+    }
+
+
+def test_no_exit_generates_the_texts_that_it_is_measured_on(model, runtime, tmp_path):
+    config = load_config(settings(model, tmp_path, "method=no_exit", "limit=0"))
+    first = execute(config, runtime)
+    assert (first.summary["samples"], first.summary["fidelity"]["samples"]) == (2, 2)
+    assert first.summary["fidelity"]["agreement"] == 1.0
+    assert execute(config, runtime).summary == first.summary
+
+
+def test_samples_that_ran_freely_before_stay_in_the_summary(model, runtime, tmp_path):
+    common = settings(model, tmp_path, "criterion.tau=0.3")
+    some = execute(load_config([*common, "limit=3"]), runtime)
+    assert some.summary["samples"] == 3
+    assert execute(load_config([*common, "limit=0"]), runtime).summary["samples"] == 3
+
+
+def test_nothing_at_all_is_refused(model, runtime, tmp_path):
+    nothing = ["limit=0", "fidelity.limit=0", "speedup.prompts=0"]
+    with pytest.raises(UserError, match="nothing to run"):
+        execute(load_config(settings(model, tmp_path, *nothing)), runtime)
+
+
+def test_forced_scores_give_the_figures_of_the_summary(model, runtime, tmp_path):
+    result = execute(load_config(settings(model, tmp_path, "criterion.tau=0.3")), runtime)
+    kept = json.loads((result.folder / "forced_scores.json").read_text())
+    rows = list(kept["samples"].values())
+    fidelity = result.summary["fidelity"]
+    equal = [flag for row in rows for flag in row["equal"]]
+    excess = [value for row in rows for value in row["excess_nll"]]
+    depths = [depth for row in rows for depth in row["depths"]]
+    assert (len(rows), len(equal), len(depths)) == (2, 8, 6)
+    assert fidelity["agreement"] == sum(equal) / 8
+    assert fidelity["excess_nll"] == pytest.approx(sum(excess) / 8)
+    assert fidelity["mean_depth"] == sum(depths) / 6
+    assert kept["no_exit_run"] == fidelity["no_exit_run"]
+
+
+def test_shuffled_depths_are_those_on_no_exits_text_where_they_were_measured(
+    model, runtime, tmp_path
+):
+    common = settings(model, tmp_path, "criterion.tau=0.3", "fidelity.tokens=8")
+    source = execute(load_config(common), runtime).folder
+    shuffled = load_config(
+        [*common[:-2], "method=river_shuffled", "criterion=replay", f"criterion.from_run={source}"]
+    )
+    depths = recorded_depths(shuffled)
+    assert depths is not None
+    forced = json.loads((source / "forced_scores.json").read_text())["samples"]
+    free = {r.id: r for r in RunFolder(source).samples()}
+    assert list(depths) == list(free)
+    for key, (prefill, steps) in depths.items():
+        expected = forced[key]["depths"] if key in forced else free[key].exit_depths
+        assert sorted(steps) == sorted(expected)
+        assert prefill == free[key].prefill_depth
+    assert 0 < len(forced) < len(free)
