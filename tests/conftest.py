@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
+
+from command import Commands
 
 BENCHMARK_DATA = "RIVER_LLM_BENCHMARK_DATA"
 
@@ -34,3 +38,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def rivers(tmp_path_factory: pytest.TempPathFactory):
     """A cache folder for packed weights that no other run shares."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for `model.path=`, named llama."""
+    # Imported late: the tests of light packages need no transformers.
+    from tiny_folder import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("models") / "llama")
+
+
+@pytest.fixture(scope="session")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Variables for commands: no hub, nothing cached from it, no CUDA device, one thread."""
+    return {
+        "HF_HUB_OFFLINE": "1",
+        "HF_HOME": str(tmp_path_factory.mktemp("hub")),
+        "RIVER_LLM_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "CUDA_VISIBLE_DEVICES": "",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+@pytest.fixture(scope="session")
+def commands(
+    tmp_path_factory: pytest.TempPathFactory, offline: dict[str, str]
+) -> Iterator[Commands]:
+    """Runs the project's scripts."""
+    server = Commands(tmp_path_factory.mktemp("output"), offline)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Path:
+    """An empty folder to run in."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    return folder

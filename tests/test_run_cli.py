@@ -7,7 +7,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -20,34 +20,6 @@ from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
 from river_llm.records import RunFolder
 from tiny_folder import CONTEXT, LAYERS, SMALL, save_gpt2, save_llama, tiny_llama, tiny_tokenizer
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder for `model.path=`."""
-    return save_llama(tmp_path_factory.mktemp("models") / "llama")
-
-
-@pytest.fixture(scope="module")
-def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
-    """Runs commands with no hub, nothing cached from it, and no CUDA device."""
-    environment = {
-        "HF_HUB_OFFLINE": "1",
-        "HF_HOME": str(tmp_path_factory.mktemp("hub")),
-        "RIVER_LLM_CACHE": str(tmp_path_factory.mktemp("cache")),
-        "CUDA_VISIBLE_DEVICES": "",
-    }
-    server = Commands(tmp_path_factory.mktemp("output"), environment)
-    yield server
-    server.close()
-
-
-@pytest.fixture
-def empty(tmp_path: Path) -> Path:
-    """An empty folder to run in."""
-    folder = tmp_path / "here"
-    folder.mkdir()
-    return folder
 
 
 def check_message(done: Done, words: Sequence[str]) -> None:
@@ -80,14 +52,17 @@ COMMAND_LINE: dict[str, tuple[list[str], list[str]]] = {
     "key of another option": (["method=no_exit", "+method.prefill=x"], ["method.prefill"]),
     "tau is a word": (["criterion.tau=high"], ["criterion.tau", "'high'", "number"]),
     "tau is nan": (["criterion.tau=nan"], ["criterion.tau", "nan", "finite"]),
-    "no samples": (["limit=0"], ["limit=0", "1 or more"]),
-    "minus one sample": (["limit=-1"], ["limit=-1", "1 or more"]),
+    "minus one sample": (["limit=-1"], ["limit=-1", "0 or more"]),
     "two limits": (["limit=2", "exp.limit=3"], ["limit=2", "exp.limit=3"]),
     "no depth": (["criterion=fixed"], ["criterion.depth", "give criterion.depth="]),
     "no run to replay": (["criterion=replay"], ["give criterion.from_run="]),
     "no equals sign": (["gsm8k"], ["'gsm8k'"]),
     "a sweep without -m": (["criterion.tau=0.5,0.7"], ["criterion.tau", "--multirun"]),
-    "group deleted": (["~exp"], ["exp is missing"]),
+    "a recipe without -m": (["sweep=pareto"], ["sweep=pareto", "add -m"]),
+    "a shard without -m": (["shard=1/2"], ["shard=1/2", "add -m"]),
+    "a dry run without -m": (["dry_run=true"], ["dry_run=True", "add -m"]),
+    "group deleted": (["~quant"], ["quant is missing"]),
+    "group deleted that others need": (["~exp"], ["exp.limit", "not found"]),
     "group emptied": (["method=null"], []),
 }
 
@@ -198,6 +173,10 @@ SETTINGS: dict[str, tuple[list[str], list[str]]] = {
     "no run there": (
         ["criterion=replay", "criterion.from_run=nosuch"],
         ["criterion.from_run=nosuch"],
+    ),
+    "no text and no measurement": (
+        ["limit=0", "fidelity.limit=0", "speedup.prompts=0"],
+        ["limit=0", "nothing to run"],
     ),
     "too many exemplars": (["exp.fewshot=99"], ["exp.fewshot=99"]),
     "data for the embedded set": (["data.path=rows.jsonl"], ["data.path='rows.jsonl'"]),
@@ -354,7 +333,8 @@ def test_nan_inside_a_text_names_sample_and_step(model: Path, tmp_path: Path, me
 
 @pytest.mark.parametrize("measured", ["speedup", "fidelity"])
 def test_nan_while_measuring_is_told_in_one_line(model: Path, tmp_path: Path, measured: str):
-    common = [*SMALL, f"model.path={model}", "limit=1", "method=no_exit", "speedup.tokens=8"]
+    small = ["limit=1", "fidelity.limit=1", "speedup.tokens=8"]
+    common = [*SMALL, f"model.path={model}", "method=no_exit", *small]
     common.append(f"{'fidelity.limit' if measured == 'speedup' else 'speedup.prompts'}=0")
     good = load_config([*common, f"output.dir={tmp_path / 'good'}"])
     runtime = Runtime.load(good)
@@ -462,18 +442,56 @@ def test_a_sweep_leaves_no_files_of_hydra_beside_the_results(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["exp=gsm9k"], ["'gsm9k'"]),
-        (["criterion.tua=0.5,0.7"], ["criterion.tua"]),
-        (["criterion.tau=high,low"], ["'high'"]),
-        (["limit=0,1"], ["limit=0"]),
+        (["exp=gsm9k"], [["exp=gsm9k", "unknown exp 'gsm9k'"]]),
+        (["criterion.tua=0.5,0.7"], [["tua=0.5", "unknown key"], ["tua=0.7", "unknown key"]]),
+        (["criterion.tau=high,low"], [["'high'", "number"], ["'low'", "number"]]),
+        (["limit=-1,-2"], [["limit=-1", "too small"], ["limit=-2", "too small"]]),
     ],
 )
-def test_a_mistake_in_a_sweep_is_told_in_one_line(
-    commands: Commands, model: Path, empty: Path, arguments: list[str], words: list[str]
+def test_a_mistake_in_a_sweep_is_told_in_one_line_for_each_cell(
+    commands: Commands, model: Path, empty: Path, arguments: list[str], words: list[list[str]]
 ):
     done = commands.run("run.py", ["-m", *SMALL, f"model.path={model}", *arguments], empty)
-    check_message(done, words)
-    assert list(empty.rglob("samples.jsonl")) == []
+    assert done.status == 2
+    assert "Traceback" not in done.stderr
+    for place, (line, expected) in enumerate(zip(done.errors, words, strict=True)):
+        assert f"cell [{place + 1}/{len(words)}] " in line
+        assert all(word in line for word in expected)
+    assert done.stdout == ""
+    assert [path.name for path in (empty / "results").iterdir()] == ["sweeps"]
+
+
+SWEEP: dict[str, tuple[list[str], list[str]]] = {
+    "unknown recipe": (["sweep=nosuch"], ["unknown sweep 'nosuch'", "grid", "pareto"]),
+    "two recipes": (["sweep=grid,pareto"], ["sweep=grid,pareto"]),
+    "unknown key of a recipe": (["sweep.nmae=x"], ["sweep.nmae", "unknown key"]),
+    "no recipe": (["~sweep"], ["sweep is missing"]),
+    "shard beyond the last": (["shard=3/2"], ["shard=3/2", "1 <= i <= n"]),
+    "shard 0": (["shard=0/2"], ["shard=0/2", "1 <= i <= n"]),
+    "shard is a word": (["shard=first"], ["shard=first", "1 <= i <= n"]),
+    "dry run is a word": (["dry_run=maybe"], ["dry_run='maybe'", "true or false"]),
+    "two places for results": (["output.dir=a,b"], ["output.dir=a,b"]),
+    "no equals sign": (["gsm8k"], ["'gsm8k'", "key=value"]),
+    "unknown launcher": (["hydra/launcher=nosuch"], ["hydra/launcher 'nosuch'", "joblib"]),
+    "unknown key of a launcher": (
+        ["hydra/launcher=joblib", "hydra.launcher.n_jbos=2"],
+        ["hydra.launcher.n_jbos", "unknown key"],
+    ),
+    "unknown key of Hydra added": (["+hydra.nosuch=2"], ["hydra.nosuch", "unknown key"]),
+    "another sweeper": (["hydra/sweeper=basic"], ["hydra/sweeper", "plans its own cells"]),
+    "another folder of Hydra's": (["hydra.sweep.dir=x"], ["hydra.sweep.dir", "output.dir"]),
+}
+
+
+@pytest.mark.parametrize("name", SWEEP)
+def test_a_sweep_that_cannot_be_planned_is_told_in_one_line(
+    commands: Commands, model: Path, empty: Path, name: str
+):
+    arguments, words = SWEEP[name]
+    arguments = ["-m", *SMALL, f"model.path={model}", "method=no_exit,river", *arguments]
+    done = commands.run("run.py", arguments, empty)
+    check_refused(done, empty, words)
+    assert done.stderr == done.errors[0] + "\n"
 
 
 def test_settings_can_be_shown_without_a_run(commands: Commands, empty: Path):

@@ -194,7 +194,7 @@ def quantized(name: str, group_size: int) -> dict[str, Any]:
          "tau=0.9", "τ=0.9"),
         ("mono_decreasing", {"method": {"form": "schedule", "most": None, "fewest": 4,
                                         "length": 64, "place": "skip_low"}},
-         "mono_decreasing, schedule", "all to 4 in 64, skip_low", "all to 4 in 64, skip_low"),
+         "mono_decreasing, schedule skip_low", "all to 4 in 64", "all to 4 in 64"),
     ],
 )  # fmt: skip
 def test_lines_and_settings_are_named(
@@ -287,11 +287,11 @@ def test_sweep_gives_each_run_once_and_names_the_other_cells(tmp_path: Path) -> 
     assert found.name == "small"
     assert [one["method"] for one in found.summaries] == ["no_exit", "river"]
     assert [(one.name, one.reason) for one in found.missing] == [
-        ("exp=a n=3", "failed: no such model"),
-        ("exp=a n=4", "waiting"),
-        ("exp=a n=6", "finished, but names no run folder"),
+        ("n=3", "failed: no such model"),
+        ("n=4", "waiting"),
+        ("n=6", "finished, but names no run folder"),
         (
-            "exp=a n=5",
+            "n=5",
             f"no readable {tmp_path}/gone/summary.json (No such file or directory)",
         ),
     ]
@@ -303,6 +303,9 @@ def test_paths_without_any_run_are_refused(tmp_path: Path) -> None:
     broken = save(tmp_path / "broken", {"name": "x"}, "sweep.json")
     with pytest.raises(UserError, match=r"not the record of a sweep \(KeyError\('cells'\)"):
         saved_runs([broken])
+    empty = save(tmp_path / "empty", {"name": "x", "cells": []}, "sweep.json")
+    with pytest.raises(UserError, match="no cells"):
+        saved_runs([empty])
 
 
 def test_script_writes_pictures_and_tables(tmp_path: Path) -> None:
@@ -319,7 +322,7 @@ def test_script_writes_pictures_and_tables(tmp_path: Path) -> None:
     text = written["pareto.md"].decode()
     assert "| yes " in text and "commit abc, def+changes" in text
     assert "no such model" in text  # the failed cell
-    assert "exp=a n=3: failed: no such model" in done.stderr
+    assert "n=3: failed: no such model" in done.stderr
 
 
 def test_script_draws_each_task_apart(tmp_path: Path) -> None:

@@ -229,7 +229,7 @@ def _line(summary: Summary) -> list[str]:
     if pick(settings, "method", "pool") not in (None, "last"):
         words.append(f"pool {settings['method']['pool']}")
     if pick(settings, "method", "form") == "schedule":
-        words.append("schedule")
+        words.append(f"schedule {settings['method']['place']}")
     if pick(settings, "method", "max_pending") is not None:
         words.append(f"max_pending {settings['method']['max_pending']}")
     if pick(settings, "method", "restart") not in (None, "embedding"):
@@ -264,7 +264,7 @@ def _setting(summary: Summary) -> str:
     if pick(settings, "method", "form") == "schedule":
         method = settings["method"]
         most = "all" if method["most"] is None else method["most"]
-        words.append(f"{most} to {method['fewest']} in {method['length']}, {method['place']}")
+        words.append(f"{most} to {method['fewest']} in {method['length']}")
     match pick(criterion, "name"):
         case "similarity" | "confidence":
             words.append(f"tau={criterion['tau']:.4g}")

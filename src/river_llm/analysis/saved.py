@@ -21,7 +21,7 @@ class MissingRun:
     """A run that was asked for and has no summary.
 
     Attributes:
-        name: its folder, or the overrides of its cell.
+        name: its folder, or the overrides of its cell that not every cell of the sweep has.
         reason: why it is missing.
     """
 
@@ -63,8 +63,9 @@ def saved_runs(paths: Sequence[Path]) -> SavedRuns:
         if (path / SWEEP).exists():
             sweep = _sweep(path / SWEEP)
             names.append(str(sweep["name"]))
+            common = set.intersection(*(set(cell["overrides"]) for cell in sweep["cells"]))
             for cell in sweep["cells"]:
-                title = " ".join(cell["overrides"])
+                title = " ".join(o for o in cell["overrides"] if o not in common)
                 if cell["status"] == "finished" and cell["run_dir"] is not None:
                     wanted.append((title, Path(cell["run_dir"])))
                 else:
@@ -111,6 +112,8 @@ def _sweep(path: Path) -> dict[str, Any]:
     try:
         sweep = json.loads(path.read_text(encoding="utf-8"))
         cells = [{key: cell[key] for key in CELL_KEYS} for cell in sweep["cells"]]
+        if not cells:
+            raise ValueError("no cells")
         return {"name": sweep["name"], "cells": cells}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(

@@ -10,6 +10,7 @@ from river_llm.composition import load_config
 from river_llm.errors import UserError
 from river_llm.sweeps.estimate import dry_run
 from river_llm.sweeps.folder import Cell, Outcome, SweepFolder
+from river_llm.sweeps.launchers import check_hydra
 from river_llm.sweeps.overrides import quoted
 from river_llm.sweeps.plan import parse_request, part, plan_cells
 
@@ -28,8 +29,7 @@ def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> 
         UserError: nothing could be planned.
     """
     of_hydra = [a for a in arguments if re.match(r"[+~]*hydra[./]", a)]
-    if any("hydra/sweeper" in argument for argument in of_hydra):
-        raise UserError("hydra/sweeper cannot be chosen: a sweep plans its own cells")
+    check_hydra(of_hydra)
     request = parse_request([a for a in arguments if a not in of_hydra])
     folder = request.folder
     cells = plan_cells(request)

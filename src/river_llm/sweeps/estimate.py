@@ -13,6 +13,7 @@ from river_llm.composition import load_config
 from river_llm.config import NoExitConfig, RunConfig
 from river_llm.errors import UserError
 from river_llm.sweeps.folder import Cell
+from river_llm.sweeps.job import unexpected
 
 STEPS = 4
 
@@ -35,6 +36,10 @@ def dry_run(cells: Sequence[Cell], failed: Mapping[Cell, str]) -> int:
             seconds = most_seconds(load_config(cell.overrides))
         except UserError as error:
             problems[cell] = str(error)
+            continue
+        except Exception as error:
+            # As in the sweep itself: one cell does not hide what the others say.
+            problems[cell] = unexpected(error)
             continue
         total += seconds
         print(f"{_span(seconds)}  {title}", flush=True)
@@ -91,10 +96,12 @@ def _timed(decoder: object, prompt: list[int]) -> tuple[float, float]:
     started = time.perf_counter()
     decoder.prefill([prompt])
     middle = time.perf_counter()
-    for _ in range(STEPS):
+    # Small budgets leave room for fewer.
+    steps = min(STEPS, decoder.cache.slots - len(prompt))
+    for _ in range(steps):
         decoder.step()
     ended = time.perf_counter()
-    return middle - started, (ended - middle) / STEPS
+    return middle - started, (ended - middle) / steps
 
 
 def _span(seconds: float) -> str:

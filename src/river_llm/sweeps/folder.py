@@ -75,13 +75,7 @@ class SweepFolder:
         Raises:
             UserError: the folder cannot be written.
         """
-        try:
-            (self.path / CELLS).mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(
-                f"cannot write the sweep folder {self.path}: {error.strerror}; give another one "
-                "with output.dir="
-            ) from error
+        self._make()
         content = {"name": name, "cells": [{"key": c.key, **asdict(c)} for c in cells]}
         write_json(self.path / PLAN, content)
         self._refresh()
@@ -127,9 +121,22 @@ class SweepFolder:
         return stored or {}
 
     def set_operating_points(self, points: dict[str, dict[str, Any]]) -> None:
-        """Keeps them, so that a resumed sweep uses the same."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """Keeps them, so that a resumed sweep uses the same.
+
+        Raises:
+            UserError: the folder cannot be written.
+        """
+        self._make()
         write_json(self.path / OPERATING_POINTS, points)
+
+    def _make(self) -> None:
+        try:
+            (self.path / CELLS).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(
+                f"cannot write the sweep folder {self.path}: {error.strerror}; give another one "
+                "with output.dir="
+            ) from error
 
     def _refresh(self) -> None:
         # One at a time: who reads the outcomes first must not write them last.

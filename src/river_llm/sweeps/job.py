@@ -13,6 +13,9 @@ from river_llm.config import RunConfig
 from river_llm.errors import UserError
 from river_llm.sweeps.folder import Outcome, SweepFolder
 
+WAIT_SECONDS = 0.5
+"""Between two tries of a cell whose run, or the one it is compared with, is worked on."""
+
 
 def run_cell(composed: DictConfig, folder: SweepFolder, key: str) -> None:
     """Runs a cell and notes what became of it; a failure does not stop the others.
@@ -31,14 +34,18 @@ def run_cell(composed: DictConfig, folder: SweepFolder, key: str) -> None:
         outcome = Outcome("failed", reason=" ".join(str(error).split()))
     except Exception as error:
         # Whatever it is, the other cells may still be worth the night.
-        traceback.print_exc()
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        outcome = Outcome("failed", reason=reason[:500])
+        outcome = Outcome("failed", reason=unexpected(error))
     if outcome.reason is not None:
         print(f"failed: {outcome.reason}", file=sys.stderr, flush=True)
     folder.set_outcome(key, outcome)
     seconds = time.perf_counter() - started
     print(f"{title}: {outcome.status} in {seconds:.0f} s", file=sys.stderr, flush=True)
+
+
+def unexpected(error: Exception) -> str:
+    """One line for an error that is no user's mistake; its traceback is printed."""
+    traceback.print_exception(error)
+    return " ".join(f"{type(error).__name__}: {error}".split())[:500]
 
 
 def _run(config: RunConfig) -> Outcome:
@@ -47,6 +54,18 @@ def _run(config: RunConfig) -> Outcome:
     from river_llm.evaluation.run import execute
     from river_llm.evaluation.runtime import Runtime
 
-    result = execute(config, Runtime.shared(config))
-    show(result)
-    return Outcome("finished", run_dir=str(result.folder))
+    waits = False
+    while True:
+        try:
+            result = execute(config, Runtime.shared(config))
+        except UserError as error:
+            # Cells that run side by side complete the same no_exit run, one after the other.
+            if not isinstance(error.__cause__, BlockingIOError):
+                raise
+            if not waits:
+                print(f"waiting: {error}", file=sys.stderr, flush=True)
+            waits = True
+            time.sleep(WAIT_SECONDS)
+        else:
+            show(result)
+            return Outcome("finished", run_dir=str(result.folder))

@@ -62,6 +62,8 @@ def parse_request(arguments: Sequence[str]) -> Request:
         _refuse_grid(grid, "output.dir")
     output = [a for a in grid if key_of(a) == "output.dir"]
     settings = plain(composed([*own, *output]))
+    if gone := [key for key in OF_THE_SWEEP if key not in settings]:
+        raise UserError(f"{gone[0]} is missing: ~{gone[0]} is no use in a sweep")
     if not isinstance(settings["dry_run"], bool):
         raise UserError(f"dry_run={settings['dry_run']!r} is not true or false")
     return Request(

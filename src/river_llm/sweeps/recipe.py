@@ -101,7 +101,7 @@ def depth_of(depth: int | str, layers: int) -> int:
     Raises:
         UserError: neither a number nor a share of L.
     """
-    share = re.fullmatch(r"(\d*)L(?:/(\d+))?", str(depth))
+    share = re.fullmatch(r"(\d*)L(?:/([1-9]\d*))?", str(depth))
     if share:
         value = int(share[1] or 1) * layers // int(share[2] or 1)
     elif str(depth).isdecimal():
