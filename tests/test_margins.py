@@ -2,11 +2,11 @@
 
 import pytest
 import torch
-from tiny import KINDS, LAYERS, PROMPT, make_executor, tiny_model
 
 from river_llm.decoding import NoExit
 from river_llm.exits import Never
 from river_llm.generation import StopRules, generate
+from tiny import KINDS, LAYERS, PROMPT, make_executor, tiny_model
 
 
 @pytest.mark.parametrize("kind", KINDS)

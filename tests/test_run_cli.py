@@ -384,6 +384,7 @@ def test_a_run_leaves_its_records_and_nothing_else(finished: tuple[Done, Path]):
         ".lock",
         "config.json",
         "environment.json",
+        "forced_scores.json",
         "measurements.json",
         "samples.jsonl",
         "steps.parquet",

@@ -66,7 +66,9 @@ def test_a_whole_test_set_counts_with_all_its_samples(common: list[str]):
 
 
 def test_the_smallest_budget_leaves_room_for_an_estimate(model: Path, tmp_path: Path):
-    sizes = ["exp.max_new_tokens=1", "speedup.tokens=2", "fidelity.tokens=1"]
+    # One prompt, and slots for it and two tokens.
+    sizes = ["limit=1", "exp.max_new_tokens=1", "speedup.tokens=2"]
+    sizes += ["fidelity.limit=1", "fidelity.tokens=1"]
     config = load_config([*SMALL, *sizes, f"model.path={model}", f"output.dir={tmp_path}"])
     assert 0 < most_seconds(config) < 60
 
