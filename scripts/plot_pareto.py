@@ -1,6 +1,6 @@
 """Picture and tables of a sweep, from saved records alone.
 
-python scripts/plot_pareto.py results/sweeps/pareto
+python scripts/plot_pareto.py results/sweeps/pareto-*
 python scripts/plot_pareto.py results/runs/gsm8k/smollm2_135m/* --y accuracy --out docs/pareto
 
 Writes STEM.png, .svg and .pdf (one picture for each task and model), STEM.md with both tables,
@@ -15,15 +15,15 @@ from pathlib import Path
 
 from river_llm.analysis.figures import write_figure
 from river_llm.analysis.operating_points import (
-    POINTS_NOTE,
     TEXT_COLUMNS,
     all_points_frame,
+    points_note,
     target_caption,
     target_frame,
 )
 from river_llm.analysis.pareto_marks import MEASURES
 from river_llm.analysis.pareto_plot import pareto_figure
-from river_llm.analysis.points import comparisons, operating_points
+from river_llm.analysis.points import check_comparable, comparisons, operating_points
 from river_llm.analysis.saved import SavedRuns, saved_runs
 from river_llm.analysis.tables import to_csv, to_markdown
 from river_llm.errors import UserError
@@ -41,7 +41,8 @@ def main() -> int:
     try:
         runs = saved_runs(args.paths)
         suffix = "" if args.y == "agreement" else f"-{args.y}"
-        stem = args.out or f"results/pareto/{runs.name}{suffix}"
+        check_comparable(runs.summaries)
+        stem = f"{args.out or f'results/pareto/{runs.name}'}{suffix}"
         written = _draw(runs, args.y, stem) + _tabulate(runs, stem)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -72,7 +73,7 @@ def _tabulate(runs: SavedRuns, stem: str) -> list[Path]:
         target_caption(points),
         "## All operating points",
         to_markdown(everything, TEXT_COLUMNS),
-        f"{POINTS_NOTE} Runs of commit {', '.join(commits) or 'unknown'}.",
+        f"{points_note(points)} Runs of commit {', '.join(commits) or 'unknown'}.",
     ]
     contents = {
         ".md": "\n\n".join(part.strip() for part in text) + "\n",

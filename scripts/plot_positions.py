@@ -32,7 +32,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("paths", nargs="+", type=Path, help="folders of runs or of a sweep")
+    parser.add_argument("paths", nargs="+", type=Path, help="folders of at most 10 runs")
     parser.add_argument("--out", help="files without suffix (default: results/positions/<name>)")
     args = parser.parse_args()
     try:
@@ -49,6 +49,8 @@ def main() -> int:
 
 def _write(runs: SavedRuns, stem: str) -> list[Path]:
     names = _names(runs.summaries)
+    if len({(summary["label"], summary["model"]) for summary in runs.summaries}) > 1:
+        raise UserError("the runs are of several tasks or models: draw those of one at a time")
     forced = [forced_scores(folder) for folder in runs.folders]
     texts = {scores["no_exit_run"] for scores in forced if scores is not None}
     if len(texts) > 1:

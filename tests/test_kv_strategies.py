@@ -610,6 +610,24 @@ def test_the_cap_never_lets_the_depth_grow(kind, rivers):
     assert torch.allclose(logits, expected, atol=1e-4)
 
 
+def test_at_the_cap_nothing_is_tested(rivers):
+    """The first step may run to the top; behind an exit at d a step makes at most d - 1 tests."""
+    similarity = Similarity(LAYERS, 0.2)
+    decoder = MonoDecreasingCap(*make_executor(tiny_model("llama"), similarity, rivers))
+    decoder.prefill([PROMPT])
+    depths, reads = [], []
+    for _ in range(12):
+        before = decoder.executor.reads
+        depths.append(decoder.step().trace.depth)
+        reads.append(decoder.executor.reads - before)
+    caps = [LAYERS, *depths[:-1]]
+    for depth, cap, count in zip(depths, caps, reads, strict=True):
+        assert depth <= cap
+        # One read for the token, and one for each test: an exit at the cap was not tested there.
+        assert count == 1 + (depth if depth < cap else cap - 1)
+    assert depths[-1] < LAYERS
+
+
 def test_exits_without_the_cap_leave_gaps(rivers):
     decoder = make("llama", Mask, rivers)
     run(decoder, [PROMPT], TOKENS)

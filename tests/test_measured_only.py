@@ -1,12 +1,14 @@
 """limit=0: no text runs freely, the measurements keep their own size; and what they leave."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from river_llm.composition import load_config
 from river_llm.errors import UserError
+from river_llm.evaluation import run as run_module
 from river_llm.evaluation.criteria import recorded_depths
 from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
@@ -35,6 +37,9 @@ def test_nothing_runs_freely_and_fidelity_keeps_its_size(model, runtime, tmp_pat
     assert none.summary["samples"] == 0
     assert none.summary["accuracy"]["value"] is None
     assert RunFolder(none.folder).samples() == []
+    # What the folder holds is said there, though no sample was generated.
+    assert json.loads((none.folder / "config.json").read_text())["criterion"]["tau"] == 0.3
+    assert len(json.loads((none.folder / "environment.json").read_text())) == 1
     fidelity = none.summary["fidelity"]
     assert (fidelity["samples"], fidelity["tokens"]) == (3, 12)
     assert none.summary["speedup"]["decode"]["matched"]["prompts"] == 1
@@ -104,3 +109,44 @@ def test_shuffled_depths_are_those_on_no_exits_text_where_they_were_measured(
         assert sorted(steps) == sorted(expected)
         assert prefill == free[key].prefill_depth
     assert 0 < len(forced) < len(free)
+
+
+def test_what_is_not_asked_for_again_stays_as_it_was_measured(model, runtime, tmp_path):
+    common = settings(model, tmp_path, "criterion.tau=0.3")
+    first = execute(load_config(common), runtime).summary
+    for part in ("speedup.prompts=0", "fidelity.limit=0"):
+        again = execute(load_config([*common, part]), runtime).summary
+        assert again["speedup"] == first["speedup"]
+        assert again["fidelity"] == first["fidelity"]
+    other = execute(load_config([*common, "speedup.tokens=5", "fidelity.limit=0"]), runtime)
+    assert other.summary["speedup"]["decode"]["matched"]["tokens"] == 5
+    assert other.summary["fidelity"] == first["fidelity"]
+
+
+def test_another_commit_measures_anew_what_is_asked_for_and_keeps_the_rest(
+    model, runtime, tmp_path, monkeypatch
+):
+    config = load_config(settings(model, tmp_path, "criterion.tau=0.3", "limit=0"))
+    monkeypatch.setattr(run_module, "code_mark", lambda: "first")
+    first = execute(config, runtime)
+    kept = json.loads((first.folder / "measurements.json").read_text())
+    assert first.summary["commits"] == ["first"]
+
+    monkeypatch.setattr(run_module, "code_mark", lambda: "second")
+    only_fidelity = replace(config, speedup=replace(config.speedup, prompts=0))
+    second = execute(only_fidelity, runtime)
+    now = json.loads((second.folder / "measurements.json").read_text())
+    assert now["speedup"] == kept["speedup"]
+    assert now["fidelity"]["made_by"]["commit"] == "second"
+    assert second.summary["commits"] == ["first", "second"]
+
+
+@pytest.mark.parametrize("prefill", ["sequence", "backbone"])
+def test_shuffled_depths_show_where_the_prompt_of_their_run_was(prefill, model, runtime, tmp_path):
+    common = settings(model, tmp_path, "speedup.prompts=0")
+    river = [*common, "criterion.tau=0.3", f"method.prefill={prefill}"]
+    source = execute(load_config(river), runtime)
+    assert (source.summary["prefill_depth"]["mean"] == 3) == (prefill == "backbone")
+    replay = ["method=river_shuffled", "criterion=replay", f"criterion.from_run={source.folder}"]
+    result = execute(load_config([*common, *replay]), runtime)
+    assert result.summary["settings"]["prefill"] == prefill

@@ -7,6 +7,7 @@ import torch
 
 from river_llm.config import NoQuantConfig, RtnInt4Config, RtnInt8Config
 from river_llm.evaluation.traffic import Traffic
+from river_llm.exits import Confidence
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
 from river_llm.quant.river import build_river
@@ -106,3 +107,21 @@ def test_quantizing_lowers_the_bytes_by_what_the_weights_say(rivers):
     river = traffic_of("llama", rivers, RtnInt4Config(group_size=32)).total([0] * 4, 7)
     full = traffic_of("llama", rivers, None).total([LAYERS] * 4, 7)
     assert 1.5 < full / river < 2 * WEIGHTS / INT4 == pytest.approx(3.2)
+
+
+def test_propagation_reads_the_key_and_value_projections_of_skipped_layers(rivers):
+    traffic = Traffic(BackboneAdapter(tiny_model("llama", torch.bfloat16)), None, propagates=True)
+    ran = 2 * (WEIGHTS + LAYER_NORMS)
+    skipped = 3 * 2 * (32 * 64)
+    # Only layers that run attend.
+    kv = 10 * KV_SLOT * 2 // LAYERS
+    assert traffic.step_bytes(2, 10) == 2 * (ran + skipped + ENDS + kv)
+
+
+@pytest.mark.parametrize(("depth", "tests"), [(1, 0), (2, 1), (3, 2), (5, 3)])
+def test_confidence_reads_norm_and_head_at_every_test(depth, tests, rivers):
+    """Tests are made at depths 2 to 4 of 5."""
+    adapter = BackboneAdapter(tiny_model("llama", torch.bfloat16))
+    tested = Traffic(adapter, None, criterion=Confidence(LAYERS, 0.5, min_depth=2))
+    head = 2 * (64 + 97 * 64)
+    assert tested.step_bytes(depth, 9) - Traffic(adapter, None).step_bytes(depth, 9) == tests * head

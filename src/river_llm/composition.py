@@ -87,13 +87,12 @@ def typed(config: DictConfig) -> RunConfig:
         settings = plain(config)
     except OmegaConfBaseException as error:
         raise UserError(_one_line(str(error))) from error
-    of_sweeps = {key: settings.pop(key) for key in ("sweep", "shard", "dry_run")}
-    if of_sweeps["sweep"]["cells"]:
-        name = of_sweeps["sweep"]["name"]
-        raise UserError(f"sweep={name} lists many runs: add -m")
+    recipe = settings.pop("sweep", None)
+    if recipe and recipe["cells"]:
+        raise UserError(f"sweep={recipe['name']} lists many runs: add -m")
     for key in ("shard", "dry_run"):
-        if of_sweeps[key]:
-            raise UserError(f"{key}={of_sweeps[key]} is for sweeps: add -m")
+        if value := settings.pop(key, None):
+            raise UserError(f"{key}={value} is for sweeps: add -m")
     return parse(settings)
 
 

@@ -17,7 +17,7 @@ from river_llm.analysis.operating_points import (
     target_caption,
     target_frame,
 )
-from river_llm.analysis.points import lines, operating_points
+from river_llm.analysis.points import OTHER_STRETCH, check_comparable, lines, operating_points
 from river_llm.analysis.saved import MissingRun, saved_runs
 from river_llm.errors import UserError
 
@@ -101,7 +101,7 @@ def test_fastest_point_that_reaches_the_target_is_found() -> None:
 
 def test_a_method_that_reaches_it_at_full_depth_alone_cannot() -> None:
     static_row = rows(SWEEP)["static_first"]
-    assert static_row["Reaches"] == "cannot"
+    assert static_row["Reaches"] == "cannot at any point measured"
     # Its most faithful point below full depth, not its fastest one.
     assert static_row["Setting"] == "k=15"
     assert static_row["Agreement % [95%]"] == "94.0 [93.0, 95.0]"
@@ -114,7 +114,7 @@ def test_no_exit_is_no_method_of_the_table() -> None:
 
 def test_method_with_nothing_but_full_depth_says_so() -> None:
     row = rows([run(1.0, 1.2, 30.0)])["river, prefill backbone"]
-    assert row["Reaches"] == "cannot (no point below full depth)"
+    assert row["Reaches"] == "no point below full depth"
     assert row["Setting"] == row["Agreement % [95%]"] == "n/a"
 
 
@@ -166,7 +166,7 @@ def quantized(name: str, group_size: int) -> dict[str, Any]:
     ("method", "settings", "line", "setting", "label"),
     [
         ("river", {"prefill": "sequence", **tau(0.98765)}, "river, prefill sequence",
-         "tau=0.9877", "τ=0.9877"),
+         "tau=0.98765", "τ=0.98765"),
         ("river", {"criterion": {"name": "confidence", "tau": 0.5, "min_depth": 3,
                                  "max_depth": 20}},
          "river, prefill backbone, confidence (reads the head at every tested layer)",
@@ -284,7 +284,7 @@ def sweep(tmp_path: Path) -> Path:
 
 def test_sweep_gives_each_run_once_and_names_the_other_cells(tmp_path: Path) -> None:
     found = saved_runs([sweep(tmp_path)])
-    assert found.name == "small"
+    assert found.name == "sweep"
     assert [one["method"] for one in found.summaries] == ["no_exit", "river"]
     assert [(one.name, one.reason) for one in found.missing] == [
         ("n=3", "failed: no such model"),
@@ -333,8 +333,8 @@ def test_script_draws_each_task_apart(tmp_path: Path) -> None:
     done = run_light("plot_pareto.py", *arguments)
     assert done.returncode == 0, done.stderr
     assert {path.name for path in tmp_path.glob("both*.png")} == {
-        "both-GSM-mini-tiny.png",
-        "both-Human_Eval-tiny.png",
+        "both-accuracy-GSM-mini-tiny.png",
+        "both-accuracy-Human_Eval-tiny.png",
     }
 
 
@@ -343,3 +343,24 @@ def test_script_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("error: no finished run in ")
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("timed", "flags"), [(8.0, ()), (9.0, ()), (9.1, (OTHER_STRETCH,)), (2.0, (OTHER_STRETCH,))]
+)
+def test_steps_that_were_timed_elsewhere_are_flagged(timed: float, flags: tuple[str, ...]) -> None:
+    (point,) = operating_points([run(0.9, None, 8.0, speedup=matched(1.5, mean_depth=timed))])
+    assert point.flags == flags
+
+
+def test_runs_that_were_compared_with_different_texts_are_refused() -> None:
+    runs = [run(0.9, 1.5, 8.0), run(0.8, 1.7, 3.0)]
+    runs[0]["fidelity"]["no_exit_run"] = runs[1]["fidelity"]["no_exit_run"] = "no_exit-a"
+    check_comparable([no_exit(), *runs])
+    runs[1]["fidelity"]["no_exit_run"] = "no_exit-b"
+    with pytest.raises(UserError, match="no_exit-a, no_exit-b"):
+        check_comparable(runs)
+    # Of another task or dtype there is nothing to compare in the first place.
+    check_comparable([runs[0], {**runs[1], "label": "other"}])
+    runs[1]["settings"]["dtype"] = "fp32"
+    check_comparable(runs)

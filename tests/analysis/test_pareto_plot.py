@@ -254,7 +254,7 @@ def test_collapsed_methods_do_not_squash_the_others() -> None:
     assert main.get_title("left").startswith("44 of 60 points: agreement with no_exit of 80 %")
     assert overview.get_title("left") == "all 60 points (frame: left panel)"
     labels = {text.get_text() for text in overview.texts}
-    assert labels == {"τ=0.9333", "τ=0.8333", "τ=0.5", "τ=0.2667"}
+    assert labels == {"τ=0.933333", "τ=0.833333", "τ=0.5", "τ=0.266667"}
 
 
 def test_one_panel_where_nothing_collapses_or_everything() -> None:

@@ -12,7 +12,7 @@ from river_llm.decoding import NoExit
 from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
 from river_llm.sweeps import estimate
-from river_llm.sweeps.estimate import dry_run, most_seconds
+from river_llm.sweeps.estimate import dry_run, estimated_seconds
 from river_llm.sweeps.folder import Cell
 from tiny_folder import SMALL
 
@@ -39,29 +39,35 @@ def test_an_estimate_is_the_sum_of_its_parts(common: list[str]):
     forced = 2 * (1.0 + 8 * 0.25)
     # no_exit's own tokens first, then each arm twice a round.
     paired = (2 * 2.0 + 1.0) + 4 * ((1 + 2 * 3) * 0.5 + 2 * 3 * 0.25)
-    assert most_seconds(load_config([*common, "method=mask"])) == texts + forced + paired
+    assert estimated_seconds(load_config([*common, "method=mask"])) == texts + forced + paired
 
 
 def test_no_exit_is_compared_with_itself(common: list[str]):
     texts = 3 * (2.0 + 10 * 0.5)
-    forced = 2 * (2.0 + 8 * 0.5)
+    # As the reference, for the noise floor, and as an arm.
+    forced = 3 * 2 * (2.0 + 8 * 0.5)
     paired = 3 * 2.0 + 4 * (1 + 4 * 3) * 0.5
-    assert most_seconds(load_config([*common, "method=no_exit"])) == texts + forced + paired
+    assert estimated_seconds(load_config([*common, "method=no_exit"])) == texts + forced + paired
+
+
+def test_no_exit_generates_the_texts_that_all_arms_are_forced_on(common: list[str]):
+    config = load_config([*common, "method=no_exit", "limit=1", "speedup.prompts=0"])
+    assert estimated_seconds(config) == 2 * (2.0 + 10 * 0.5) + 3 * 2 * (2.0 + 8 * 0.5)
 
 
 def test_texts_that_are_there_take_no_time(common: list[str]):
     alone = [*common, "method=mask", "fidelity.limit=0", "speedup.prompts=0"]
     config = load_config([*alone, "limit=2"])
     execute(config, Runtime.shared(config))
-    assert most_seconds(config) == 0
-    assert most_seconds(load_config(alone)) == 1 * (1.0 + 10 * 0.25)
-    assert most_seconds(load_config([*alone, "limit=1"])) == 0
+    assert estimated_seconds(config) == 0
+    assert estimated_seconds(load_config(alone)) == 1 * (1.0 + 10 * 0.25)
+    assert estimated_seconds(load_config([*alone, "limit=1"])) == 0
 
 
 def test_a_whole_test_set_counts_with_all_its_samples(common: list[str]):
     alone = [*common, "method=mask", "fidelity.limit=0", "speedup.prompts=0", "limit=null"]
     config = load_config(alone)
-    whole = most_seconds(config) / (1.0 + 10 * 0.25)
+    whole = estimated_seconds(config) / (1.0 + 10 * 0.25)
     assert whole == int(whole) > 10
 
 
@@ -70,7 +76,7 @@ def test_the_smallest_budget_leaves_room_for_an_estimate(model: Path, tmp_path: 
     sizes = ["limit=1", "exp.max_new_tokens=1", "speedup.tokens=2"]
     sizes += ["fidelity.limit=1", "fidelity.tokens=1"]
     config = load_config([*SMALL, *sizes, f"model.path={model}", f"output.dir={tmp_path}"])
-    assert 0 < most_seconds(config) < 60
+    assert 0 < estimated_seconds(config) < 60
 
 
 def test_an_unexpected_error_hides_no_other_cell(

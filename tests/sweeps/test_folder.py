@@ -43,6 +43,7 @@ def test_a_planned_sweep_waits(folder: SweepFolder):
         "key": CELLS[1].key,
         "overrides": ["exp=gsm8k", "method=river", "criterion.tau=0.5"],
         "after": None,
+        "problem": None,
         "status": "waiting",
         "run_dir": None,
         "reason": None,
@@ -103,7 +104,7 @@ def test_who_read_first_does_not_write_last(folder: SweepFolder, monkeypatch: py
 def test_no_half_files_are_left(folder: SweepFolder):
     for cell in CELLS:
         folder.set_outcome(cell.key, FINISHED)
-    folder.set_operating_points({"m": {"layers": 3}})
+    folder.keep_operating_points("m", {"layers": 3})
     assert {path.name for path in folder.path.iterdir()} == {
         ".lock",
         "cells",
@@ -133,11 +134,13 @@ def test_the_key_of_a_cell_is_its_overrides_and_its_source():
 
 def test_operating_points_are_kept(folder: SweepFolder):
     assert folder.operating_points() == {}
-    folder.set_operating_points({"m": {"layers": 3}})
-    folder.set_operating_points({"m": {"layers": 3}, "m similarity": {"2": 0.25}})
+    folder.keep_operating_points("m", {"layers": 3})
+    folder.keep_operating_points("m similarity", {"2": 0.25})
+    # What was kept first holds, also against another process.
+    folder.keep_operating_points("m similarity", {"2": 0.5, "1": 0.125})
     assert SweepFolder(folder.path).operating_points() == {
         "m": {"layers": 3},
-        "m similarity": {"2": 0.25},
+        "m similarity": {"2": 0.25, "1": 0.125},
     }
 
 
@@ -152,5 +155,5 @@ def test_a_file_in_place_of_the_folder_is_left_alone(tmp_path: Path):
     with pytest.raises(UserError, match=r"output\.dir="):
         SweepFolder(tmp_path / "sweeps" / "grid-1").write_plan("grid", CELLS)
     with pytest.raises(UserError, match=r"output\.dir="):
-        SweepFolder(tmp_path / "sweeps" / "grid-1").set_operating_points({})
+        SweepFolder(tmp_path / "sweeps" / "grid-1").keep_operating_points("m", {})
     assert (tmp_path / "sweeps").read_text("utf-8") == "mine"

@@ -17,6 +17,7 @@ from river_llm.analysis.points import (
     with_interval,
 )
 from river_llm.analysis.saved import MissingRun
+from river_llm.analysis.tables import few_prompts
 
 TARGET = 0.95
 """Share of tokens on which a method should agree with no_exit."""
@@ -106,18 +107,22 @@ def target_caption(points: Sequence[OperatingPoint]) -> str:
     return (
         "For each method its fastest point whose agreement with no_exit reaches the target: "
         f"{cells.percent(TARGET)} %, or the noise floor where that is lower "
-        f"({'; '.join(floors)}). 'cannot': no point below full depth reaches it, and the row "
-        "shows the one of highest agreement. A point at full depth does not count: it is no_exit "
-        f"by another name. {POINTS_NOTE}"
+        f"({'; '.join(floors)}). 'cannot': no measured point below full depth reaches it, and "
+        "the row shows the one of highest agreement. A point at full depth does not count: it is "
+        f"no_exit by another name. {points_note(points)}"
     )
 
 
-POINTS_NOTE = (
-    "Agreement (equal argmax tokens) and excess NLL (nats per token) are teacher-forced on "
-    "no_exit's text, with 95 % bootstrap intervals over samples; speedup is that of decoding, "
-    "paired with no_exit, with a 95 % bootstrap over prompts; bound is the speedup that the bytes "
-    f"read allow. {cells.NOT_RUN}: not measured; {cells.NOT_AVAILABLE}: there is no such figure."
-)
+def points_note(points: Sequence[OperatingPoint]) -> str:
+    """What the figures of both tables are."""
+    prompts = [point.prompts for point in points if point.prompts is not None]
+    return (
+        "Agreement (equal argmax tokens) and excess NLL (nats per token) are teacher-forced on "
+        "no_exit's text, with 95 % bootstrap intervals over samples; speedup is that of decoding, "
+        f"paired with no_exit, with a 95 % bootstrap over prompts{few_prompts(prompts)}; bound is "
+        f"the speedup that the bytes read allow. {cells.NOT_RUN}: not measured; "
+        f"{cells.NOT_AVAILABLE}: there is no such figure."
+    )
 
 
 def _speed(point: OperatingPoint) -> float:
@@ -128,9 +133,9 @@ def _reaches(reached: bool | None, point: OperatingPoint | None) -> str:
     if reached is None:
         return cells.NOT_RUN
     if point is None:
-        return "cannot (no point below full depth)"
+        return "no point below full depth"
     if not reached:
-        return "cannot"
+        return "cannot at any point measured"
     speed = point.speedup.value
     return "yes" if speed is None or speed > 1 else "yes, no faster than no_exit"
 

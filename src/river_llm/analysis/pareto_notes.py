@@ -9,6 +9,7 @@ from river_llm.analysis import cells
 from river_llm.analysis.pareto_marks import MEASURES, Mark, Y, estimate, noise_band
 from river_llm.analysis.points import OperatingPoint, lines
 from river_llm.analysis.saved import MissingRun
+from river_llm.analysis.tables import few_prompts
 
 NOTE_COLUMNS = 200
 NAMED = 6  # missing runs that are named in the picture; the table names all
@@ -57,7 +58,8 @@ def _counts(points: Sequence[OperatingPoint], y: Y) -> str:
         over = f"{cells.span(tokens or [0])} tokens of {cells.span(texts or [0])} answers"
         parts.append(f"{MEASURES[y].name} over {over}, teacher-forced on no_exit's text")
     prompts = [point.prompts for point in points if point.prompts is not None]
-    parts.append(f"speedup paired with no_exit over {cells.span(prompts or [0])} prompts")
+    over = f"{cells.span(prompts or [0])} prompts{few_prompts(prompts)}"
+    parts.append(f"speedup paired with no_exit over {over}")
     text = "; ".join(parts)
     return f"{text[0].upper()}{text[1:]}."
 

@@ -10,6 +10,7 @@ from river_llm.analysis import cells
 from river_llm.analysis.cells import Summary, figure, pick
 from river_llm.analysis.styles import STYLES
 from river_llm.config import HqqInt4Config, NoQuantConfig
+from river_llm.errors import UserError
 
 CRITERIA = {
     "confidence": "confidence (reads the head at every tested layer)",
@@ -21,6 +22,8 @@ CRITERIA = {
 
 Interval = tuple[float, float] | None
 VARYING = ("engine", "dtype")
+DEPTH_TOLERANCE = 1.0  # layers
+OTHER_STRETCH = f"timed steps differ from the scored ones by more than {DEPTH_TOLERANCE:g} in depth"
 
 
 class Estimate(NamedTuple):
@@ -139,6 +142,27 @@ def operating_points(summaries: Sequence[Summary]) -> list[OperatingPoint]:
     )
 
 
+def check_comparable(summaries: Sequence[Summary]) -> None:
+    """Refuses runs of one task and model that were compared with different texts.
+
+    Raises:
+        UserError: the no_exit runs that they were compared with.
+    """
+    texts: dict[tuple[str, str], set[str]] = {}
+    for summary in summaries:
+        compared = pick(summary, "fidelity", "no_exit_run")
+        key = tuple(str(pick(summary, "settings", setting)) for setting in VARYING)
+        if compared is not None:
+            group = (f"{summary['label']}, {summary['model']}", str(key))
+            texts.setdefault(group, set()).add(str(compared))
+    for (name, _), found in texts.items():
+        if len(found) > 1:
+            raise UserError(
+                f"{name}: the runs were compared with {', '.join(sorted(found))}: draw those of "
+                "one no_exit run at a time"
+            )
+
+
 def comparisons(points: Sequence[OperatingPoint]) -> dict[tuple[str, str], list[OperatingPoint]]:
     """The points by task and model: only these can be compared."""
     groups: dict[tuple[str, str], list[OperatingPoint]] = {}
@@ -167,6 +191,7 @@ def _point(summary: Summary, varying: Sequence[str]) -> OperatingPoint:
     extra = [str(pick(summary, "settings", key)) for key in varying]
     line = ", ".join([*_line(summary), *extra])
     depth = _mean_depth(summary)
+    flags = [*cells.marks(summary), *_other_stretch(depth, figure(measured, "mean_depth"))]
     setting, label = _setting(summary), _label(summary, depth)
     return OperatingPoint(
         task=summary["label"],
@@ -188,7 +213,7 @@ def _point(summary: Summary, varying: Sequence[str]) -> OperatingPoint:
         texts=pick(fidelity, "samples"),
         prompts=pick(measured, "prompts"),
         graded=summary["accuracy"]["graded"],
-        flags=tuple(cells.marks(summary)),
+        flags=tuple(flags),
         identity=summary["identity"],
     )
 
@@ -206,6 +231,13 @@ def _mean_depth(summary: Summary) -> float | None:
         ("exit_depth", "mean"),
     )
     return next((d for path in paths if (d := figure(summary, *path)) is not None), None)
+
+
+def _other_stretch(depth: float | None, timed: float | None) -> list[str]:
+    """Says where the steps that were timed were not as deep as those that fidelity is of."""
+    if depth is None or timed is None or abs(timed - depth) <= DEPTH_TOLERANCE:
+        return []
+    return [OTHER_STRETCH]
 
 
 def _family(summary: Summary) -> str:
@@ -267,7 +299,7 @@ def _setting(summary: Summary) -> str:
         words.append(f"{most} to {method['fewest']} in {method['length']}")
     match pick(criterion, "name"):
         case "similarity" | "confidence":
-            words.append(f"tau={criterion['tau']:.4g}")
+            words.append(f"tau={criterion['tau']:.6g}")
         case "fixed":
             words.append(f"depth={criterion['depth']}")
         case "never":

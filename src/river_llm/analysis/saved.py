@@ -34,7 +34,7 @@ class SavedRuns:
     """What was found under the paths of a command line.
 
     Attributes:
-        name: of the sweep, else of the task and the model of the first run.
+        name: of the sweep's folder, else of the task and the model of the first run.
         folders: of the finished runs, each once.
         summaries: their summaries, in the same order.
         missing: cells that wait or failed, and folders without a readable summary.
@@ -62,7 +62,7 @@ def saved_runs(paths: Sequence[Path]) -> SavedRuns:
     for path in paths:
         if (path / SWEEP).exists():
             sweep = _sweep(path / SWEEP)
-            names.append(str(sweep["name"]))
+            names.append(path.resolve().name)
             common = set.intersection(*(set(cell["overrides"]) for cell in sweep["cells"]))
             for cell in sweep["cells"]:
                 title = " ".join(o for o in cell["overrides"] if o not in common)
@@ -114,7 +114,7 @@ def _sweep(path: Path) -> dict[str, Any]:
         cells = [{key: cell[key] for key in CELL_KEYS} for cell in sweep["cells"]]
         if not cells:
             raise ValueError("no cells")
-        return {"name": sweep["name"], "cells": cells}
+        return {"cells": cells}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} is not the record of a sweep ({error!r}): run the sweep again, it skips "

@@ -13,6 +13,7 @@ from river_llm.analysis.statistics import wilson_interval
 
 NAME_COLUMNS = ("Task", "Model", "Arm")
 WIDEST_CELL = 24
+FEWEST_PROMPTS = 6  # of which the range covers the median with 97 %
 
 
 def comparison_frame(summaries: Sequence[Summary]) -> pd.DataFrame:
@@ -106,7 +107,7 @@ def caption(summaries: Sequence[Summary]) -> str:
     over = f" over {cells.span(prompts)} prompts" if prompts else ""
     text.append(
         "TTFT: median time to first token. Speedup: decode, paired with no_exit on the same "
-        f"engine, 95 % bootstrap{over}; bound: what the bytes read allow; "
+        f"engine, 95 % bootstrap{over}{few_prompts(prompts)}; bound: what the bytes read allow; "
         "'reference below par': measured above the bound, so no_exit was not limited by memory."
     )
     text.append(
@@ -115,6 +116,13 @@ def caption(summaries: Sequence[Summary]) -> str:
         f"{cells.NOT_RUN}: it was not measured."
     )
     return " ".join(text)
+
+
+def few_prompts(counts: Sequence[int]) -> str:
+    """What a bootstrap over few prompts is worth, in words to append; nothing for many."""
+    if not counts or min(counts) >= FEWEST_PROMPTS:
+        return ""
+    return f" (of fewer than {FEWEST_PROMPTS} it is no more than the range of their ratios)"
 
 
 def to_markdown(frame: pd.DataFrame, names: Collection[str] = NAME_COLUMNS) -> str:

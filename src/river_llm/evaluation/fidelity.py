@@ -57,7 +57,8 @@ class ForcedPass:
     Attributes:
         scores: of its predictions.
         prefill_depth: backbone layers of the prompt.
-        depths: where each decode step left the backbone, one fewer than tokens.
+        depths: where each decode step's token left the backbone, one fewer than tokens; of one
+            that ran again, where it was left last, as in the records.
     """
 
     scores: ForcedScores
@@ -78,6 +79,8 @@ def forced_pass(decoder: Decoder, text: ForcedText) -> ForcedPass:
             if index + 1 < len(text.tokens):
                 output = decoder.step(forced=[token])
                 depths.append(output.trace.depth)
+                for ago, depth in enumerate(reversed(output.pending_depths), start=2):
+                    depths[-ago] = depth
     return ForcedPass(_scores(torch.stack(rows), text.tokens), prefill_depth, depths)
 
 

@@ -58,7 +58,7 @@ def arm_name(config: RunConfig) -> str:
             words += [] if most is None else [f"max_pending={most}"]
             words += [] if restart == "embedding" else [f"restart={restart}"]
         case MonoDecreasingConfig(form="schedule", most=most, fewest=fewest, place=place):
-            words.append(f"{'all' if most is None else most}->{fewest} {place}")
+            words.append(f"{'all' if most is None else most}->{fewest} in {method.length} {place}")
         case StaticFirstConfig(k=k) | StaticLastConfig(k=k) | StaticRankedConfig(k=k):
             words.append(f"k={k}")
     # What differs from the defaults shows, lest two rows of a table carry one name.
@@ -73,9 +73,9 @@ def arm_name(config: RunConfig) -> str:
 def _criterion_name(criterion: CriterionConfig) -> str:
     match criterion:
         case SimilarityConfig():
-            return f"tau={criterion.tau:.4g}{_tested_depths(criterion)}"
+            return f"tau={criterion.tau:.6g}{_tested_depths(criterion)}"
         case ConfidenceConfig():
-            return f"confidence={criterion.tau:.4g}{_tested_depths(criterion)}"
+            return f"confidence={criterion.tau:.6g}{_tested_depths(criterion)}"
         case FixedConfig(depth=depth):
             return f"depth={depth}"
         case NeverConfig():

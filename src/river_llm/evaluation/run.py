@@ -12,6 +12,7 @@ import torch
 from river_llm.config import (
     FidelityConfig,
     NoExitConfig,
+    RiverShuffledConfig,
     RunConfig,
     StaticRankedConfig,
     effective_settings,
@@ -31,6 +32,7 @@ from river_llm.evaluation.samples import check_resumable, complete_samples
 from river_llm.evaluation.summary import (
     CONFIG,
     MEASUREMENTS,
+    SUMMARY,
     RunResult,
     build_task,
     write_summary,
@@ -50,7 +52,9 @@ def code_mark() -> str | None:
 
 
 class Run:
-    """A run that is about to happen: task and prompts are read and checked, nothing is written.
+    """A run that is about to happen: task and prompts are read and checked, no record is written.
+
+    The ranking of `static_ranked` is measured here once, since it is part of the identity.
 
     Args:
         config: the settings.
@@ -112,6 +116,11 @@ class Run:
         """What the summary says of the run beside its figures."""
         config = self.config
         fingerprint = self.runtime.model.fingerprint
+        shown = shown_settings(config, self.settings, fingerprint)
+        layers = self.runtime.adapter.num_layers
+        if isinstance(config.method, RiverShuffledConfig) and self.depths is not None:
+            in_backbone = all(prompt == layers for prompt, _ in self.depths.values())
+            shown["prefill"] = "backbone" if in_backbone else "sequence"
         return {
             "exp": config.exp.name,
             "label": self.task.label,
@@ -119,8 +128,8 @@ class Run:
             "method": config.method.name,
             "arm": arm_name(config),
             "identity": self.identity,
-            "settings": shown_settings(config, self.settings, fingerprint),
-            "layers": self.runtime.adapter.num_layers,
+            "settings": shown,
+            "layers": layers,
         }
 
     def check_resumable(self, limit: int | None) -> None:
@@ -141,7 +150,7 @@ class Run:
         prompts = self.prompts[:limit]
         self.folder.drop_half_line()
         self.check_resumable(limit)
-        if len(self.folder.samples()) < len(prompts):
+        if len(self.folder.samples()) < len(prompts) or self.folder.read_json(CONFIG) is None:
             self._write_head()
         return complete_samples(
             self.folder,
@@ -204,39 +213,51 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         run.folder.write_steps(on_disk)
         if config.exp.limit == 0:
             # Nothing runs freely now, which is no reason to leave out what did before.
-            records = on_disk
+            before = run.folder.read_json(SUMMARY)
+            records = on_disk if before is None else on_disk[: before["samples"]]
         return write_summary(run.folder, run.task, records, measured)
 
 
 def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
-    """Fidelity, speedup and memory; from disk where the same code measured the same before."""
+    """Fidelity, speedup and memory; the first two from disk where they need not be made again."""
     config = run.config
-    size = {
-        "commit": code_mark(),
-        "samples": len(run.prompts[: max(config.fidelity.limit, config.speedup.prompts)]),
-        "fidelity": asdict(config.fidelity),
-        "speedup": asdict(config.speedup),
-        "seed": config.seed,
+    stored = run.folder.read_json(MEASUREMENTS) or {}
+    by = {"commit": code_mark(), "seed": config.seed}
+    sizes = {
+        "fidelity": {**by, **asdict(config.fidelity)},
+        "speedup": {**by, **asdict(config.speedup)},
     }
-    stored = run.folder.read_json(MEASUREMENTS)
-    if stored is not None and stored["size"] == size:
+    fidelity = _kept(stored, "fidelity", sizes, config.fidelity.limit)
+    speedup = _kept(stored, "speedup", sizes, config.speedup.prompts)
+    if fidelity is not None and speedup is not None:
         return dict(stored)
     no_exit = reference.decoder()
+    environment = run.environment()
+    if fidelity is None:
+        value = _fidelity(run, decoder, reference, no_exit)
+        fidelity = {"made_by": sizes["fidelity"], "environment": environment, "value": value}
+    if speedup is None:
+        value = measure.speedup(run.runtime, config, decoder, no_exit, run.prompts)
+        speedup = {"made_by": sizes["speedup"], "environment": environment, "value": value}
     measured = {
-        "size": size,
         "header": run.header(),
         "data": run.data,
-        "environment": run.environment(),
-        "fidelity": _fidelity(run, decoder, reference, no_exit),
-        "speedup": {
-            "decode": {
-                "matched": measure.speedup(run.runtime, config, decoder, no_exit, run.prompts)
-            }
-        },
         "memory": run.runtime.memory(config, decoder),
+        "fidelity": fidelity,
+        "speedup": speedup,
     }
     run.folder.write_json(MEASUREMENTS, measured)
     return measured
+
+
+def _kept(
+    stored: dict[str, Any], part: str, sizes: dict[str, dict[str, Any]], asked: int
+) -> dict[str, Any] | None:
+    """A measurement of an earlier start: of the same code in the same size, or not asked for."""
+    found: dict[str, Any] | None = stored.get(part)
+    if found is not None and (asked == 0 or found["made_by"] == sizes[part]):
+        return found
+    return None
 
 
 def _fidelity(

@@ -53,18 +53,22 @@ def write_summary(
     folder: RunFolder, task: Task, records: Sequence[SampleRecord], measured: dict[str, Any]
 ) -> RunResult:
     """Writes summary.json from records and measurements; call inside `folder.locked()`."""
-    parts = {key: measured[key] for key in ("fidelity", "speedup", "memory")}
+    made = {key: measured[key] for key in ("fidelity", "speedup")}
+    parts = {
+        "fidelity": made["fidelity"]["value"],
+        "speedup": {"decode": {"matched": made["speedup"]["value"]}},
+        "memory": measured["memory"],
+    }
     if parts["fidelity"] is not None:
         # From the records as they are now, so that new verdicts give new figures here too.
         no_exit = RunFolder(folder.path.parent / parts["fidelity"]["no_exit_run"]).samples()
-        compared = no_exit[: measured["size"]["fidelity"]["limit"]]
+        compared = no_exit[: made["fidelity"]["made_by"]["limit"]]
         parts["fidelity"]["equal_answers"] = measure.equal_answers(task, records, compared)
     summary = summarize(
         [asdict(record) for record in records], header={**measured["header"], **parts}
     )
-    summary["commits"] = sorted(
-        {str(mark) for mark in (measured["size"]["commit"], *(r.commit for r in records))}
-    )
+    marks = {part["made_by"]["commit"] for part in made.values() if part["value"] is not None}
+    summary["commits"] = sorted({str(mark) for mark in marks | {r.commit for r in records}})
     folder.write_json(SUMMARY, summary)
     ungraded = sum(record.correct is None for record in records)
     return RunResult(folder.path, summary, ungraded)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from river_llm.composition import load_config
 from river_llm.errors import UserError
@@ -41,24 +42,42 @@ def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> 
     folder.forget([cell for cell in mine if folder.outcome(cell.key).status == "failed"])
     for cell, reason in failed.items():
         folder.set_outcome(cell.key, Outcome("failed", reason=reason))
-    print(f"{len(mine)} cells, {folder.path}/sweep.json", file=sys.stderr, flush=True)
-    launch(
-        [
-            "-m",
-            *of_hydra,
-            "hydra/sweeper=planned",
-            quoted("hydra.sweeper.folder", str(folder.path)),
-            f"hydra.sweeper.keys=[{','.join(cell.key for cell in composing)}]",
-            quoted("hydra.sweep.dir", str(folder.path)),
-        ]
+    left = [cell for cell in composing if not _finished(folder, cell)]
+    print(
+        f"{len(mine)} cells, {len(composing) - len(left)} of them finished before: "
+        f"{folder.path}/sweep.json",
+        file=sys.stderr,
+        flush=True,
     )
+    if left:
+        launch(
+            [
+                "-m",
+                *of_hydra,
+                "hydra/sweeper=planned",
+                quoted("hydra.sweeper.folder", str(folder.path)),
+                f"hydra.sweeper.keys=[{','.join(cell.key for cell in left)}]",
+                quoted("hydra.sweep.dir", str(folder.path)),
+            ]
+        )
     return _told(folder, mine)
+
+
+def _finished(folder: SweepFolder, cell: Cell) -> bool:
+    """Whether a cell's run is there; deleted run folders are made again."""
+    outcome = folder.outcome(cell.key)
+    if outcome.status != "finished" or outcome.run_dir is None:
+        return False
+    return (Path(outcome.run_dir) / "summary.json").exists()
 
 
 def _composing(cells: Sequence[Cell]) -> tuple[list[Cell], dict[Cell, str]]:
     """The cells whose settings compose, and why the others do not."""
     composing, failed = [], {}
     for cell in cells:
+        if cell.problem is not None:
+            failed[cell] = cell.problem
+            continue
         # What a replay names is known only later.
         unknown = [] if cell.after is None else ["criterion.from_run=later"]
         try:

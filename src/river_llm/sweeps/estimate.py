@@ -1,4 +1,4 @@
-"""The dry run of a sweep: every cell with the time that it may take at most.
+"""The dry run of a sweep: every cell with an estimate of its time.
 
 A few steps of each cell are run: a cell that cannot run is found before the night, not in it.
 """
@@ -33,7 +33,7 @@ def dry_run(cells: Sequence[Cell], failed: Mapping[Cell, str]) -> int:
             print(f"   later  {title} (after the run whose depths it replays)", flush=True)
             continue
         try:
-            seconds = most_seconds(load_config(cell.overrides))
+            seconds = estimated_seconds(load_config(cell.overrides))
         except UserError as error:
             problems[cell] = str(error)
             continue
@@ -44,8 +44,8 @@ def dry_run(cells: Sequence[Cell], failed: Mapping[Cell, str]) -> int:
         total += seconds
         print(f"{_span(seconds)}  {title}", flush=True)
     print(
-        f"{_span(total)}  at most, for {len(cells)} cells on this machine as it is now; texts "
-        "that end before their budget and cells that are finished take less"
+        f"{_span(total)}  about, for {sum(cell.after is None for cell in cells)} cells on this "
+        "machine as it is now, where texts use up their budget; finished cells take no time"
     )
     sys.stdout.flush()
     for cell, reason in problems.items():
@@ -53,7 +53,7 @@ def dry_run(cells: Sequence[Cell], failed: Mapping[Cell, str]) -> int:
     return 2 if problems else 0
 
 
-def most_seconds(config: RunConfig) -> float:
+def estimated_seconds(config: RunConfig) -> float:
     """Time that a run takes when every text uses up its budget, from a prompt and a few steps.
 
     Raises:
@@ -67,6 +67,9 @@ def most_seconds(config: RunConfig) -> float:
     run = Run(config, runtime)
     count = len(run.prompts)
     free = count if config.exp.limit is None else min(count, config.exp.limit)
+    forced = min(config.fidelity.limit, count)
+    if isinstance(config.method, NoExitConfig):
+        free = max(free, forced)  # the texts that all arms are forced on
     free -= len(run.folder.samples())
     prompt = run.prompts[0]
     arm = run.decoder()
@@ -75,9 +78,9 @@ def most_seconds(config: RunConfig) -> float:
     total = max(free, 0) * (prefill + config.exp.max_new_tokens * step)
     if isinstance(config.method, NoExitConfig):
         full_prefill, full_step = prefill, step
+        forced *= 3  # as the reference, for the noise floor, and as an arm
     else:
         full_prefill, full_step = _timed(Run(config.as_no_exit(), runtime).decoder(), prompt.ids)
-    forced = min(config.fidelity.limit, count)
     total += forced * (prefill + config.fidelity.tokens * step)
     timed = min(config.speedup.prompts, count)
     passes = 2 * config.speedup.rounds

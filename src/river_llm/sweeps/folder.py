@@ -9,7 +9,8 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,10 +31,12 @@ class Cell:
     Attributes:
         overrides: of the run, complete but for `criterion.from_run` where `after` is given.
         after: key of the cell whose depths this one replays.
+        problem: why it could not be planned; its overrides are then not complete.
     """
 
     overrides: tuple[str, ...]
     after: str | None = None
+    problem: str | None = None
 
     @property
     def key(self) -> str:
@@ -95,7 +98,9 @@ class SweepFolder:
         plan = read_json(self.path / PLAN)
         if plan is None:
             raise UserError(f"{self.path} holds no {PLAN}: it is not the folder of a sweep")
-        return [Cell(tuple(row["overrides"]), row["after"]) for row in plan["cells"]]
+        return [
+            Cell(tuple(row["overrides"]), row["after"], row["problem"]) for row in plan["cells"]
+        ]
 
     def title(self, key: str) -> str:
         """Place of a cell in the sweep, and those of its overrides that not every cell has."""
@@ -120,14 +125,21 @@ class SweepFolder:
         stored: dict[str, dict[str, Any]] | None = read_json(self.path / OPERATING_POINTS)
         return stored or {}
 
-    def set_operating_points(self, points: dict[str, dict[str, Any]]) -> None:
-        """Keeps them, so that a resumed sweep uses the same.
+    def keep_operating_points(self, key: str, found: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """Adds some, so that a resumed sweep uses the same; what was kept first holds.
+
+        Returns:
+            All that are kept.
 
         Raises:
             UserError: the folder cannot be written.
         """
         self._make()
-        write_json(self.path / OPERATING_POINTS, points)
+        with self._locked():
+            stored = self.operating_points()
+            points = {**stored, key: {**found, **stored.get(key, {})}}
+            write_json(self.path / OPERATING_POINTS, points)
+        return points
 
     def _make(self) -> None:
         try:
@@ -139,11 +151,16 @@ class SweepFolder:
             ) from error
 
     def _refresh(self) -> None:
-        # One at a time: who reads the outcomes first must not write them last.
-        with (self.path / ".lock").open("a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with self._locked():
             plan = read_json(self.path / PLAN)
             if plan is None:
                 return
             rows = [{**row, **asdict(self.outcome(row["key"]))} for row in plan["cells"]]
             write_json(self.path / SWEEP, {"name": plan["name"], "cells": rows})
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """One process at a time: who reads first must not write last."""
+        with (self.path / ".lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

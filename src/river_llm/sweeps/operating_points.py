@@ -42,6 +42,9 @@ class OperatingPoints:
     def tau(self, config: RunConfig, depth: int) -> float:
         """The threshold of the run's criterion for a mean exit depth, from scores of its prompts.
 
+        Where every depth may be tested: `min_depth`, `max_depth` and a method's own limits on
+        the depth are left to act on it.
+
         Raises:
             UserError: a criterion without a threshold.
         """
@@ -63,9 +66,7 @@ class OperatingPoints:
 
     def _keep(self, key: str, content: dict[str, float]) -> None:
         # Another shard may have kept some meanwhile; what was written first holds for all.
-        stored = self._folder.operating_points()
-        self._known = {**stored, key: {**content, **stored.get(key, {})}}
-        self._folder.set_operating_points(self._known)
+        self._known = self._folder.keep_operating_points(key, content)
 
     def _measure(self, config: RunConfig) -> np.ndarray:
         from river_llm.calibration import ScoreRecorder, measure_scores

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -95,17 +96,17 @@ def plan_cells(request: Request) -> list[Cell]:
     Cells of one model stand together, and those that replay another's depths after it.
 
     Raises:
-        UserError: a recipe that does not fit the model.
+        UserError: a recipe or a grid that cannot be read.
     """
     points = OperatingPoints(request.folder, request.recipe.warm_up)
     cells: dict[str, Cell] = {}
     for grid in expand(request.grid):
-        for overrides, replayed in _of_recipe(request.recipe, grid, points):
+        for overrides, replayed, problem in _of_recipe(request.recipe, grid, points):
             after = None
             if replayed is not None:
                 source = Cell(tuple(replayed))
                 after = cells.setdefault(_computation(source), source).key
-            cell = Cell(tuple(overrides), after)
+            cell = Cell(tuple(overrides), after, problem)
             cells.setdefault(_computation(cell), cell)
     models = list(dict.fromkeys(_model(cell) for cell in cells.values()))
     return sorted(cells.values(), key=lambda cell: models.index(_model(cell)))
@@ -126,22 +127,27 @@ def part(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
 
 def _of_recipe(
     recipe: Recipe, grid: Sequence[str], points: OperatingPoints
-) -> Iterator[tuple[list[str], list[str] | None]]:
-    """Overrides of each cell, with those of the run whose depths it replays."""
+) -> Iterator[tuple[list[str], list[str] | None, str | None]]:
+    """Overrides of each cell, those of the run whose depths it replays, why it has no depth."""
     common = split(recipe.common)
     if not recipe.cells:
-        yield merge(common, grid), None
+        yield merge(common, grid), None, None
     for entry in recipe.cells:
         for run in expand(split(entry.run)):
             # The operating point is one of the run that chooses depths.
             chooses = run if entry.replays is None else split(entry.replays)
-            for at, given in _points(entry, merge(common, chooses, grid), points):
+            try:
+                at_points = list(_points(entry, merge(common, chooses, grid), points))
+            except UserError as error:
+                yield merge(common, run, grid), None, str(error)
+                continue
+            for at, given in at_points:
                 freely = split(recipe.answers) if entry.answers or at else []
                 chosen = merge(common, chooses, given, freely, grid)
                 if entry.replays is None:
-                    yield chosen, None
+                    yield chosen, None, None
                 else:
-                    yield merge(common, run, freely, grid), chosen
+                    yield merge(common, run, freely, grid), chosen, None
 
 
 def _points(
@@ -170,7 +176,7 @@ def _any(entry: Entry) -> list[str]:
 def _computation(cell: Cell) -> str:
     """Equal for cells that compute the same."""
     # What cannot be composed stands for itself, and fails with its reason.
-    if cell.after is not None:
+    if cell.after is not None or cell.problem is not None:
         return cell.key
     try:
         config = load_config(cell.overrides)
@@ -184,7 +190,7 @@ def _measured(config: RunConfig) -> list[Any]:
     # own identity still finds that nothing is left to do for it.
     source = config.criterion.from_run if isinstance(config.criterion, ReplayConfig) else None
     return [
-        effective_settings(config, layers=-1),
+        effective_settings(config, layers=sys.maxsize),
         asdict(config.model),
         asdict(config.exp),
         asdict(config.data),
