@@ -177,30 +177,32 @@ class QuantDecodeConfig(MethodConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticFirstConfig(MethodConfig):
-    """Control: the first k decode layers at 16 bits, no criterion."""
+class StaticConfig(MethodConfig):
+    """Controls: k decode layers at 16 bits, the others in the river, no criterion."""
 
     needs_river: ClassVar[bool] = True
+    k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StaticFirstConfig(StaticConfig):
+    """The first k layers."""
+
     name: Literal["static_first"] = "static_first"
-    k: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticLastConfig(MethodConfig):
-    """Control: the last k decode layers at 16 bits, no criterion."""
+class StaticLastConfig(StaticConfig):
+    """The last k layers."""
 
-    needs_river: ClassVar[bool] = True
     name: Literal["static_last"] = "static_last"
-    k: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class StaticRankedConfig(MethodConfig):
-    """Control: the k decode layers that a calibration text ranks highest, no criterion."""
+class StaticRankedConfig(StaticConfig):
+    """The k layers that a calibration text ranks highest."""
 
-    needs_river: ClassVar[bool] = True
     name: Literal["static_ranked"] = "static_ranked"
-    k: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,7 @@ from river_llm.config import (
     RiverConfig,
     RunConfig,
     SimilarityConfig,
-    StaticFirstConfig,
-    StaticLastConfig,
-    StaticRankedConfig,
+    StaticConfig,
 )
 from river_llm.quant.quantizers import quant_record
 
@@ -59,7 +57,7 @@ def arm_name(config: RunConfig) -> str:
             words += [] if restart == "embedding" else [f"restart={restart}"]
         case MonoDecreasingConfig(form="schedule", most=most, fewest=fewest, place=place):
             words.append(f"{'all' if most is None else most}->{fewest} in {method.length} {place}")
-        case StaticFirstConfig(k=k) | StaticLastConfig(k=k) | StaticRankedConfig(k=k):
+        case StaticConfig(k=k):
             words.append(f"k={k}")
     # What differs from the defaults shows, lest two rows of a table carry one name.
     if method.needs_river and config.quant != HqqInt4Config():
