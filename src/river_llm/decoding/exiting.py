@@ -36,15 +36,13 @@ class ExitingDecoder(Decoder):
         limit = self.criterion.max_depth if deepest is None else deepest
         self.executor.begin(inputs)
         planned = self.criterion.plan(step)
-        if planned is None and limit < self.criterion.max_depth:
-            # The step ends at the cap whatever a test there would say: none is made.
-            left = self.executor.until(0, max(limit - 1, 0), self._live)
-            if left.fired:
-                return left
-            self.executor.backbone(left.depth, limit)
-            return Exit(limit, left.score)
-        if planned is None:
-            return self.executor.until(0, self.criterion.max_depth, self._live)
-        depth = min(planned, limit)
-        self.executor.backbone(0, depth)
-        return Exit(depth)
+        if planned is not None:
+            depth = min(planned, limit)
+            self.executor.backbone(0, depth)
+            return Exit(depth)
+        # The step ends at the limit whatever a test there would say: none is made.
+        left = self.executor.until(0, limit - 1, self._live)
+        if left.fired:
+            return left
+        self.executor.backbone(left.depth, limit)
+        return Exit(limit, left.score)

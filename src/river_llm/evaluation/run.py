@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
@@ -74,11 +75,25 @@ class Run:
         used = None if config.exp.limit is None else max(config.exp.limit, most)
         if used == 0:
             raise UserError("limit=0, fidelity.limit=0 and speedup.prompts=0 leave nothing to run")
-        model = runtime.model
         budget = config.exp.max_new_tokens
-        self.prompts = encode_all(model, self.task, samples[:used], budget)
+        self.prompts = encode_all(runtime.model, self.task, samples[:used], budget)
+        longest = max(len(prompt.ids) for prompt in self.prompts)
+        self.slots = min(runtime.adapter.context, longest + max(budget, config.speedup.tokens))
         self.data = data_fingerprint(self.task, samples)
         self.depths = recorded_depths(config)
+        self._identify()
+
+    def as_no_exit(self) -> Run:
+        """The run that this one is compared with: the same prompts, already read."""
+        reference = copy.copy(self)
+        reference.config = self.config.as_no_exit()
+        reference.depths = None
+        reference._identify()
+        return reference
+
+    def _identify(self) -> None:
+        """Sets what follows from the settings: those that count, the identity, the folder."""
+        config, runtime, model = self.config, self.runtime, self.runtime.model
         resolved: dict[str, Any] = {
             "data": self.data,
             "first_prompt": self.prompts[0].hash,
@@ -104,8 +119,6 @@ class Run:
             / config.model.name
             / f"{config.method.name}-{self.identity}"
         )
-        longest = max(len(prompt.ids) for prompt in self.prompts)
-        self.slots = min(runtime.adapter.context, longest + max(budget, config.speedup.tokens))
 
     def decoder(self) -> Decoder:
         """A decoder of the run's method with a cache of its own."""
@@ -199,7 +212,7 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         build_task(config).samples()
         runtime = Runtime.load(config)
     run = Run(config, runtime)
-    reference = Run(config.as_no_exit(), runtime)
+    reference = run.as_no_exit()
     decoder = run.decoder()
     compares = config.fidelity.limit and not isinstance(config.method, NoExitConfig)
     if compares and reference.folder.path.exists():

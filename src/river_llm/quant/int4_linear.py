@@ -66,26 +66,19 @@ class Int4Linear(KernelLinear):
         self.register_buffer("scale_and_zero", scale_and_zero)
         self.bias = bias
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., K] to [..., N], bf16."""
-        flat = x.reshape(-1, self.in_features)
+    def matmul(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] times the transposed weights, [T, N], bf16; without the bias."""
         out: torch.Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(
-            flat, self.packed, self.group_size, self.scale_and_zero
+            x, self.packed, self.group_size, self.scale_and_zero
         )
-        if self.bias is not None:
-            out = out + self.bias
-        return out.view(*x.shape[:-1], self.out_features)
+        return out
 
     def dequantize_into(self, out: torch.Tensor) -> None:
         """Writes the weight matrix [N, K] that this linear stands for into `out` (bf16)."""
         if self.out_features % _BLOCK or not blocked_layout():
             # Works for any packing: the kernel applied to the identity.
             identity = torch.eye(self.in_features, dtype=out.dtype)
-            out.copy_(
-                torch.ops.aten._weight_int4pack_mm_for_cpu(
-                    identity, self.packed, self.group_size, self.scale_and_zero
-                ).T
-            )
+            out.copy_(self.matmul(identity).T)
             return
         dequantize_blocked(self.packed, self.scale_and_zero, out)
 

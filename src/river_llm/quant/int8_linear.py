@@ -59,16 +59,13 @@ class Int8Linear(KernelLinear):
         self.register_buffer("scale", weight.scale)
         self.bias = bias
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., K] to [..., N], bf16."""
-        flat = x.reshape(-1, self.in_features).contiguous()
+    def matmul(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] times the transposed weights, [T, N], bf16; without the bias."""
+        flat = x.contiguous()
         if flat.storage_offset() % _WIDTH_MULTIPLE:
             # Activations must lie aligned as well.
             flat = flat.clone()
-        out = torch._weight_int8pack_mm(flat, self.codes, self.scale)
-        if self.bias is not None:
-            out = out + self.bias
-        return out.view(*x.shape[:-1], self.out_features)
+        return torch._weight_int8pack_mm(flat, self.codes, self.scale)
 
     def dequantize_into(self, out: torch.Tensor) -> None:
         """Writes the weight matrix [N, K] that this linear stands for into `out` (bf16)."""

@@ -21,21 +21,30 @@ class KernelLinear(nn.Module, ABC):
             its weights must be written out first.
         in_features: K.
         out_features: N.
+        bias: [N] or None.
     """
 
     backend: ClassVar[Backend]
     wide_step: ClassVar[int]
     in_features: int
     out_features: int
+    bias: nn.Parameter | None
 
     @property
     def nbytes(self) -> int:
         """Bytes of the weights with their scales and zeros, as one matmul reads them."""
         return sum(buffer.nbytes for buffer in self.buffers())
 
-    @abstractmethod
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[..., K] to [..., N]."""
+        """[..., K] to [..., N], in the dtype of the activations."""
+        out = self.matmul(x.reshape(-1, self.in_features))
+        if self.bias is not None:
+            out = out + self.bias
+        return out.view(*x.shape[:-1], self.out_features)
+
+    @abstractmethod
+    def matmul(self, x: torch.Tensor) -> torch.Tensor:
+        """[T, K] times the transposed weights, [T, N]; without the bias."""
 
     @abstractmethod
     def dequantize_into(self, out: torch.Tensor) -> None:

@@ -80,7 +80,7 @@ def estimated_seconds(config: RunConfig) -> float:
         full_prefill, full_step = prefill, step
         forced *= 3  # as the reference, for the noise floor, and as an arm
     else:
-        full_prefill, full_step = _timed(Run(config.as_no_exit(), runtime).decoder(), prompt.ids)
+        full_prefill, full_step = _timed(run.as_no_exit().decoder(), prompt.ids)
     total += forced * (prefill + config.fidelity.tokens * step)
     timed = min(config.speedup.prompts, count)
     passes = 2 * config.speedup.rounds
