@@ -173,6 +173,8 @@ def test_nothing_lives_on_when_the_harness_itself_is_ended(
             "PYTHONPATH": str(Path(river_llm.__file__).parents[1]),
             "TMPDIR": str(tmp_path),  # a killed harness cannot remove its folder
         },
+        # A test run in the background of a shell ignores Ctrl-C, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     deadline = time.monotonic() + 30.0
     while not (pids.exists() and len(pids.read_text().split()) == 2):
