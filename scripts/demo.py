@@ -17,10 +17,10 @@ from pathlib import Path
 
 from river_llm.analysis.plots import accuracy_speed
 from river_llm.analysis.tables import caption, comparison_frame, to_csv, to_markdown, to_terminal
-from river_llm.calibration import ScoreRecorder, measure_scores, tau_for_mean_depth
+from river_llm.calibration import scores_of_run, tau_for_mean_depth
 from river_llm.composition import load_config
 from river_llm.errors import UserError
-from river_llm.evaluation.run import Run, execute
+from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
 
 OUTPUT = Path("results/demo")
@@ -81,11 +81,8 @@ def run_arms() -> list[dict[str, object]]:
 
 def thresholds(runtime: Runtime, overrides: list[str]) -> tuple[float, float]:
     """Tau for mean depths of 3 and of half the layers, from this task's own prompts."""
-    run = Run(load_config([*overrides, "method=river"]), runtime)
-    decoder = run.decoder()
-    recorder = ScoreRecorder(decoder.executor, decoder.cache)
-    prompts = [prompt.ids for prompt in run.prompts[:CALIBRATION_PROMPTS]]
-    scores = measure_scores(recorder, prompts, CALIBRATION_TOKENS)
+    config = load_config([*overrides, "method=river"])
+    scores = scores_of_run(config, runtime, CALIBRATION_PROMPTS, CALIBRATION_TOKENS)
     half = runtime.adapter.num_layers / 2
     return tau_for_mean_depth(scores, 3), tau_for_mean_depth(scores, half)
 

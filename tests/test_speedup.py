@@ -129,6 +129,7 @@ def test_times_are_those_of_the_steps_alone(clock):
         reference_seconds=[10.0] * 4,
         arm_seconds=[2.5] * 4,
         arm_depths=[1] * 5,
+        arm_tests=[0] * 5,
     )
 
 
@@ -233,7 +234,8 @@ def speedup(monkeypatch, rivers):
 
 
 def times_of(reference, arm, depths=(1, 1, 1, 1), prompt=3):
-    return PairedTimes(prompt, len(depths), list(reference), list(arm), list(depths))
+    tests = [0] * len(depths)
+    return PairedTimes(prompt, len(depths), list(reference), list(arm), list(depths), tests)
 
 
 def test_the_figure_is_a_ratio_of_sums(speedup):

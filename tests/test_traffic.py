@@ -6,12 +6,13 @@ import pytest
 import torch
 
 from river_llm.config import NoQuantConfig, RtnInt4Config, RtnInt8Config
+from river_llm.decoding import MonoDecreasingCap, Recompute, River
 from river_llm.evaluation.traffic import Traffic
 from river_llm.exits import Confidence
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
 from river_llm.quant.river import build_river
-from tiny import KINDS, LAYERS, tiny_model
+from tiny import KINDS, LAYERS, PROMPT, make_executor, tiny_model
 
 # Elements of the linears of a layer: q, k and v, o, then gate, up and down.
 WEIGHTS = 64 * 64 + 2 * (32 * 64) + 64 * 64 + 3 * (96 * 64)
@@ -118,10 +119,32 @@ def test_propagation_reads_the_key_and_value_projections_of_skipped_layers(river
     assert traffic.step_bytes(2, 10) == 2 * (ran + skipped + ENDS + kv)
 
 
-@pytest.mark.parametrize(("depth", "tests"), [(1, 0), (2, 1), (3, 2), (5, 3)])
+@pytest.mark.parametrize(("depth", "tests"), [(1, 0), (2, 1), (5, 3), (5, 0)])
 def test_confidence_reads_norm_and_head_at_every_test(depth, tests, rivers):
-    """Tests are made at depths 2 to 4 of 5."""
     adapter = BackboneAdapter(tiny_model("llama", torch.bfloat16))
-    tested = Traffic(adapter, None, criterion=Confidence(LAYERS, 0.5, min_depth=2))
+    plain, reading = Traffic(adapter, None), Traffic(adapter, None, tests_read_head=True)
     head = 2 * (64 + 97 * 64)
-    assert tested.step_bytes(depth, 9) - Traffic(adapter, None).step_bytes(depth, 9) == tests * head
+    assert reading.step_bytes(depth, 9, tests) - plain.step_bytes(depth, 9) == tests * head
+    # The cosine reads no weights.
+    assert plain.step_bytes(depth, 9, tests) == plain.step_bytes(depth, 9)
+    assert reading.total([depth, 1], 8, [tests, 2]) == reading.step_bytes(
+        depth, 9, tests
+    ) + reading.step_bytes(1, 10, 2)
+
+
+def test_tests_are_counted_where_they_are_made(rivers):
+    """Confidence tested at depths 2 to 4 of 5: none fires; a forced full pass makes none."""
+    model = tiny_model("llama")
+    never = Confidence(LAYERS, 1.1, min_depth=2)
+    river = River(*make_executor(model, never, rivers), "backbone")
+    river.prefill([PROMPT])
+    assert river.step().trace.tests == 3
+    always = Confidence(LAYERS, -1.0, min_depth=2)
+    block = Recompute(*make_executor(model, always, rivers), max_pending=3)
+    block.prefill([PROMPT])
+    traces = [block.step().trace for _ in range(6)]
+    assert [(trace.depth, trace.tests) for trace in traces] == [(2, 1), (2, 1), (LAYERS, 0)] * 2
+    cap = MonoDecreasingCap(*make_executor(model, always, rivers))
+    cap.prefill([PROMPT])
+    # The first step exits at 2; the second ends there without asking.
+    assert [cap.step().trace.tests for _ in range(2)] == [1, 0]

@@ -8,12 +8,16 @@ states that later tokens see.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from tqdm import tqdm
 
+from river_llm.config import RunConfig
 from river_llm.decoding import NoExit
 from river_llm.engine.executor import Exit
+from river_llm.evaluation.run import Run
+from river_llm.evaluation.runtime import Runtime
 from river_llm.exits.threshold import Threshold
 
 
@@ -56,6 +60,26 @@ def measure_scores(
         for _ in range(tokens):
             recorder.step()
     return np.array(recorder.scores)
+
+
+def scores_of_run(config: RunConfig, runtime: Runtime, prompts: int, tokens: int) -> np.ndarray:
+    """Scores of a run's criterion on its own first prompts.
+
+    Args:
+        config: the run; its criterion has a score.
+        runtime: the loaded model.
+        prompts: first prompts that are used.
+        tokens: decode steps behind each.
+
+    Returns:
+        See :func:`measure_scores`.
+    """
+    budget = max(config.exp.max_new_tokens, tokens + 1)
+    exp = replace(config.exp, limit=prompts, max_new_tokens=budget)
+    run = Run(replace(config, exp=exp), runtime)
+    decoder = run.decoder()
+    recorder = ScoreRecorder(decoder.executor, decoder.cache)
+    return measure_scores(recorder, [prompt.ids for prompt in run.prompts[:prompts]], tokens)
 
 
 def mean_depth(scores: np.ndarray, tau: float) -> float:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from river_llm import calibration
 from river_llm.composition import load_config
 from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
@@ -53,13 +54,13 @@ def test_a_run_with_the_threshold_has_the_mean_depth(
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What scores were measured on, one entry for each time."""
     seen: list[str] = []
-    original = OperatingPoints._measure
+    original = calibration.scores_of_run
 
-    def counting(self, config):
+    def counting(config, *rest):
         seen.append(f"{config.exp.name} {config.criterion.name} {config.exp.fewshot}")
-        return original(self, config)
+        return original(config, *rest)
 
-    monkeypatch.setattr(OperatingPoints, "_measure", counting)
+    monkeypatch.setattr(calibration, "scores_of_run", counting)
     return seen
 
 

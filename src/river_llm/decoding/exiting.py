@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from river_llm.cache import SlotCache
 from river_llm.decoding.decoder import Decoder
 from river_llm.engine.executor import Executor, Exit, StepInputs
@@ -45,4 +47,4 @@ class ExitingDecoder(Decoder):
         if left.fired:
             return left
         self.executor.backbone(left.depth, limit)
-        return Exit(limit, left.score)
+        return replace(left, depth=limit)

@@ -121,7 +121,8 @@ class Recompute(ExitingDecoder):
             return Exit(depth)
         now = self.executor.until(left.depth, depth, self._live)
         # A stretch without a test leaves the score of the last one standing.
-        return replace(now, score=left.score) if now.score is None else now
+        score = left.score if now.score is None else now.score
+        return replace(now, score=score, tests=left.tests + now.tests)
 
     def _join(self, block: list[int], depth: int) -> list[int]:
         """Takes the tokens kept at `depth` into the block, which stands there; its new slots."""

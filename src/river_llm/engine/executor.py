@@ -57,11 +57,13 @@ class Exit:
         depth: 0..L.
         score: score at the last test; None when the depth was planned or nothing was tested.
         fired: whether a test ended the backbone.
+        tests: tests made on the way.
     """
 
     depth: int
     score: float | None = None
     fired: bool = False
+    tests: int = 0
 
 
 class Executor(ABC):
@@ -132,7 +134,7 @@ class Executor(ABC):
         Raises:
             NumericsError: a live score is NaN.
         """
-        depth, score = first, None
+        depth, score, tests = first, None, 0
         while depth < last:
             target = depth + 1
             while target < last and not self.criterion.tested(target):
@@ -142,9 +144,10 @@ class Executor(ABC):
             if not self.criterion.tested(depth):
                 continue
             (scores,) = self.read(self.score())
+            tests += 1
             score = min(s for s, alive in zip(scores, live, strict=True) if alive)
             if any(math.isnan(s) for s, alive in zip(scores, live, strict=True) if alive):
                 raise NumericsError(f"the exit score after backbone layer {depth - 1} is NaN")
             if score > self.criterion.threshold(depth):
-                return Exit(depth, score, fired=True)
-        return Exit(depth, score)
+                return Exit(depth, score, True, tests)
+        return Exit(depth, score, False, tests)

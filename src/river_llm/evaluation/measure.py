@@ -22,6 +22,7 @@ from river_llm.evaluation.prompts import Prompt
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.speedup import paired_times, tokens_ignoring_eos
 from river_llm.evaluation.traffic import Traffic
+from river_llm.exits import Confidence
 from river_llm.records import SampleRecord
 from river_llm.tasks import Task
 
@@ -156,10 +157,10 @@ def speedup(
         runtime.adapter,
         runtime.river_of(config),
         propagates=isinstance(config.method, StatePropagationConfig),
-        criterion=arm.executor.criterion,
+        tests_read_head=isinstance(arm.executor.criterion, Confidence),
     )
     full = Traffic(runtime.adapter, None)
-    own_bytes = sum(own.total(t.arm_depths, t.prompt_tokens) for t in times)
+    own_bytes = sum(own.total(t.arm_depths, t.prompt_tokens, t.arm_tests) for t in times)
     full_bytes = sum(full.total([layers] * t.steps, t.prompt_tokens) for t in times)
     bound = full_bytes / own_bytes
     flags = []

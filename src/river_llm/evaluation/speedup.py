@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from river_llm.decoding import Decoder
+from river_llm.engine.executor import Exit
 from river_llm.evaluation.fidelity import ForcedText
 from river_llm.evaluation.numerics import named
 from river_llm.timing import Timer
@@ -29,6 +30,7 @@ class PairedTimes:
         reference_seconds: no_exit, one entry per pass.
         arm_seconds: the method, one entry per pass.
         arm_depths: exit depth of each of the method's steps (the same in every pass).
+        arm_tests: exit tests made in each of them.
     """
 
     prompt_tokens: int
@@ -36,6 +38,7 @@ class PairedTimes:
     reference_seconds: list[float]
     arm_seconds: list[float]
     arm_depths: list[int]
+    arm_tests: list[int]
 
 
 def tokens_ignoring_eos(no_exit: Decoder, prompt: Sequence[int], count: int) -> list[int]:
@@ -72,7 +75,7 @@ def _paired(no_exit: Decoder, arm: Decoder, text: ForcedText, rounds: int) -> Pa
         _forced_pass(decoder, fed[:WARM_UP_STEPS])
     reference: list[float] = []
     measured: list[float] = []
-    depths: list[int] = []
+    traces: list[Exit] = []
     for _ in range(rounds):
         for decoder, seconds in (
             (no_exit, reference),
@@ -80,19 +83,26 @@ def _paired(no_exit: Decoder, arm: Decoder, text: ForcedText, rounds: int) -> Pa
             (arm, measured),
             (no_exit, reference),
         ):
-            elapsed, depths_now = _forced_pass(decoder, fed)
+            elapsed, traces_now = _forced_pass(decoder, fed)
             seconds.append(elapsed)
             if decoder is arm:
-                depths = depths_now
-    return PairedTimes(len(text.prompt), len(fed), reference, measured, depths)
+                traces = traces_now
+    return PairedTimes(
+        prompt_tokens=len(text.prompt),
+        steps=len(fed),
+        reference_seconds=reference,
+        arm_seconds=measured,
+        arm_depths=[trace.depth for trace in traces],
+        arm_tests=[trace.tests for trace in traces],
+    )
 
 
-def _forced_pass(decoder: Decoder, tokens: Sequence[int]) -> tuple[float, list[int]]:
-    """Seconds and depths of one forced pass from the end of the prompt; leaves it as found."""
+def _forced_pass(decoder: Decoder, tokens: Sequence[int]) -> tuple[float, list[Exit]]:
+    """Seconds and traces of one forced pass from the end of the prompt; leaves it as found."""
     timer = Timer(decoder.executor.device)
-    depths = []
+    traces = []
     with timer:
         for token in tokens:
-            depths.append(decoder.step(forced=[token]).trace.depth)
+            traces.append(decoder.step(forced=[token]).trace)
     decoder.rollback(len(tokens))
-    return timer.seconds, depths
+    return timer.seconds, traces

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from river_llm.exits import Confidence, Criterion
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.quant.river import RiverLayers
 
@@ -16,7 +15,7 @@ class Traffic:
         adapter: the backbone.
         river: the river that runs the layers beyond the exit; None: nothing runs them.
         propagates: whether skipped layers project keys and values from the exit state.
-        criterion: asked in each step; None: none is.
+        tests_read_head: whether each exit test reads final norm and head.
     """
 
     def __init__(
@@ -25,10 +24,10 @@ class Traffic:
         river: RiverLayers | None,
         *,
         propagates: bool = False,
-        criterion: Criterion | None = None,
+        tests_read_head: bool = False,
     ) -> None:
         layers = range(adapter.num_layers)
-        self._criterion = criterion
+        self._tests_read_head = tests_read_head
         self._backbone = [_linear_bytes(adapter, n) for n in layers]
         # Norms and biases, which both stacks share.
         self._shared = [
@@ -46,30 +45,35 @@ class Traffic:
         self._kv_layer_slot = 2 * adapter.kv_heads * adapter.head_dim * element
         self._all_layers_attend = river is not None
 
-    def step_bytes(self, depth: int, extent: int) -> int:
+    def step_bytes(self, depth: int, extent: int, tests: int = 0) -> int:
         """Bytes of a decode step.
 
         Args:
             depth: backbone layers that ran.
             extent: filled cache slots, the step's own included.
+            tests: exit tests that were made.
         """
         weights = sum(self._backbone[:depth]) + sum(self._shared[:depth])
         weights += sum(self._skipped[depth:])
         attending = len(self._backbone) if self._all_layers_attend else depth
-        heads = 1 + self._head_reads(depth)
+        heads = 1 + (tests if self._tests_read_head else 0)
         kv = attending * self._kv_layer_slot * extent
         return weights + self._embedding + heads * self._head + kv
 
-    def _head_reads(self, depth: int) -> int:
-        """Times that the exit test itself reads norm and head."""
-        if not isinstance(self._criterion, Confidence):
-            return 0
-        return sum(self._criterion.tested(d) for d in range(1, depth + 1))
+    def total(
+        self, depths: Sequence[int], prompt_tokens: int, tests: Sequence[int] | None = None
+    ) -> int:
+        """Bytes of consecutive decode steps behind a prompt.
 
-    def total(self, depths: Sequence[int], prompt_tokens: int) -> int:
-        """Bytes of consecutive decode steps behind a prompt."""
+        Args:
+            depths: backbone layers that ran, step by step.
+            prompt_tokens: length of the prompt.
+            tests: exit tests that were made, step by step; None: none.
+        """
+        made = [0] * len(depths) if tests is None else tests
         return sum(
-            self.step_bytes(depth, prompt_tokens + step + 1) for step, depth in enumerate(depths)
+            self.step_bytes(depth, prompt_tokens + step, count)
+            for step, (depth, count) in enumerate(zip(depths, made, strict=True), start=1)
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from river_llm.config import ConfidenceConfig, RunConfig, SimilarityConfig
@@ -55,10 +54,13 @@ class OperatingPoints:
         key = _scores_of(config)
         known = self._known.get(key, {})
         if str(depth) not in known:
-            from river_llm.calibration import tau_for_mean_depth
+            from river_llm.calibration import scores_of_run, tau_for_mean_depth
+            from river_llm.evaluation.runtime import Runtime
 
             if key not in self._scores:
-                self._scores[key] = self._measure(config)
+                size, runtime = self._warm_up, Runtime.shared(config)
+                scores = scores_of_run(config, runtime, size.prompts, size.tokens)
+                self._scores[key] = scores
             # Rounded for the eye; in this way it is also the same after a way through text.
             tau = float(f"{tau_for_mean_depth(self._scores[key], depth):.6g}")
             self._keep(key, {**known, str(depth): tau})
@@ -67,20 +69,6 @@ class OperatingPoints:
     def _keep(self, key: str, content: dict[str, float]) -> None:
         # Another shard may have kept some meanwhile; what was written first holds for all.
         self._known = self._folder.keep_operating_points(key, content)
-
-    def _measure(self, config: RunConfig) -> np.ndarray:
-        from river_llm.calibration import ScoreRecorder, measure_scores
-        from river_llm.evaluation.run import Run
-        from river_llm.evaluation.runtime import Runtime
-
-        size = self._warm_up
-        budget = max(config.exp.max_new_tokens, size.tokens + 1)
-        exp = replace(config.exp, limit=size.prompts, max_new_tokens=budget)
-        run = Run(replace(config, exp=exp), Runtime.shared(config))
-        decoder = run.decoder()
-        recorder = ScoreRecorder(decoder.executor, decoder.cache)
-        prompts = [prompt.ids for prompt in run.prompts[: size.prompts]]
-        return measure_scores(recorder, prompts, size.tokens)
 
 
 def _scores_of(config: RunConfig) -> str:
