@@ -295,10 +295,31 @@ class NoQuantConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EagerConfig:
+class _EngineConfig:
+    """What every engine is told; `threads` null: `OMP_NUM_THREADS`, else the physical cores."""
+
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EagerConfig(_EngineConfig):
     """Layers run one operator at a time."""
 
     name: Literal["eager"] = "eager"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompiledConfig(_EngineConfig):
+    """Passes of a few tokens run in C++ that is compiled on this machine (CPU)."""
+
+    name: Literal["compiled"] = "compiled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoConfig(_EngineConfig):
+    """`compiled` where it can serve, else `eager`, which is said aloud."""
+
+    name: Literal["auto"] = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -347,6 +368,7 @@ Method = (
     | RiverShuffledConfig
 )
 CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
+EngineConfig = EagerConfig | CompiledConfig | AutoConfig
 QuantConfig = HqqInt4Config | RtnInt4Config | RtnInt8Config | NoQuantConfig
 
 
@@ -359,7 +381,7 @@ class RunConfig:
     method: Method
     criterion: CriterionConfig
     quant: QuantConfig
-    engine: EagerConfig = field(default_factory=EagerConfig)
+    engine: EngineConfig = field(default_factory=AutoConfig)
     data: DataConfig = field(default_factory=DataConfig)
     speedup: SpeedupConfig = field(default_factory=SpeedupConfig)
     fidelity: FidelityConfig = field(default_factory=FidelityConfig)
@@ -414,6 +436,7 @@ def _check_ranges(config: RunConfig) -> None:
     at_least("speedup.rounds", config.speedup.rounds, 1)
     at_least("fidelity.limit", config.fidelity.limit, 0)
     at_least("fidelity.tokens", config.fidelity.tokens, 1)
+    at_least("engine.threads", config.engine.threads, 1)
     if isinstance(config.quant, HqqInt4Config | RtnInt4Config):
         at_least("quant.group_size", config.quant.group_size, 1)
 
@@ -536,7 +559,7 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
         "exp": exp,
         "model": {"name": config.model.name, "dtype": config.model.dtype},
         "method": asdict(config.method),
-        "engine": asdict(config.engine),
+        "engine": {key: value for key, value in asdict(config.engine).items() if value is not None},
     }
     if isinstance(config.method, MonoDecreasingConfig) and config.method.exits:
         settings["method"] = {"name": config.method.name, "form": config.method.form}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,16 +143,11 @@ class Decoder(ABC):
         return StepInputs(slots=slots, ids=ids, pad=self._pad)
 
     def _emit(self, trace: Exit) -> StepOutput:
-        logits = self.executor.logits()
-        last = logits[:, -1].float()
-        # Not topk: among equal logits it need not take the first, as argmax does.
-        best = last.max(-1)
-        second = last.scatter(-1, best.indices[:, None], -math.inf).amax(-1)
-        # The largest logit is NaN if any logit is: one transfer carries tokens, NaN flags, margins.
-        tokens, peaks, seconds = self.executor.read(best.indices, best.values, second)
-        if any(p != p for p, alive in zip(peaks, self._live, strict=True) if alive):
+        choice = self.executor.choose()
+        if any(p != p for p, alive in zip(choice.peaks, self._live, strict=True) if alive):
             raise NumericsError("the logits hold NaN")
-        for row, token in zip(self._ids, tokens, strict=True):
-            row.append(int(token))
-        margins = [[peak - next_] for peak, next_ in zip(peaks, seconds, strict=True)]
-        return StepOutput([[int(token)] for token in tokens], margins, logits, trace)
+        for row, token in zip(self._ids, choice.tokens, strict=True):
+            row.append(token)
+        tokens = [[token] for token in choice.tokens]
+        margins = [[p - s] for p, s in zip(choice.peaks, choice.seconds, strict=True)]
+        return StepOutput(tokens, margins, choice.logits, trace)

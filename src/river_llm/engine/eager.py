@@ -23,6 +23,8 @@ class EagerExecutor(Executor):
         river: the 4-bit stack; None for methods that never enter it.
     """
 
+    name = "eager"
+
     def __init__(
         self,
         adapter: BackboneAdapter,

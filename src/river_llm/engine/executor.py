@@ -66,16 +66,35 @@ class Exit:
     tests: int = 0
 
 
+@dataclass(frozen=True)
+class Choice:
+    """The likeliest next token of each row, of the last token's logits.
+
+    Attributes:
+        logits: [B, 1, V] on the device.
+        tokens: for each row the index of the first largest logit.
+        peaks: for each row the largest logit; NaN where any logit is NaN.
+        seconds: for each row the next largest.
+    """
+
+    logits: torch.Tensor
+    tokens: list[int]
+    peaks: list[float]
+    seconds: list[float]
+
+
 class Executor(ABC):
     """Runs layers on fixed buffers.
 
     Attributes:
+        name: of the engine, as records call it.
         num_layers: L.
         criterion: bound when the executor is built.
         device: where the buffers live.
         reads: transfers to the host so far.
     """
 
+    name: str
     num_layers: int
     criterion: Criterion
     device: torch.device
@@ -125,6 +144,17 @@ class Executor(ABC):
             out.append(flat[start : start + size])
             start += size
         return out
+
+    def choose(self) -> Choice:
+        """The likeliest next tokens, in one transfer to the host."""
+        logits = self.logits()
+        last = logits[:, -1].float()
+        # Not topk: among equal logits it need not take the first, as argmax does.
+        best = last.max(-1)
+        second = last.scatter(-1, best.indices[:, None], -math.inf).amax(-1)
+        # The largest logit is NaN if any logit is: one transfer carries tokens, NaN flags, margins.
+        tokens, peaks, seconds = self.read(best.indices, best.values, second)
+        return Choice(logits, [int(token) for token in tokens], peaks, seconds)
 
     def until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
         """Runs the backbone from depth `first` until a test fires, at most to depth `last`.

@@ -66,7 +66,7 @@ class Run:
     """
 
     def __init__(self, config: RunConfig, runtime: Runtime) -> None:
-        self.config = config
+        self.config = config = runtime.with_engine(config)
         self.runtime = runtime
         self.task = build_task(config)
         samples = self.task.samples()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,7 +16,7 @@ from river_llm.config import (
     StaticRankedConfig,
 )
 from river_llm.decoding import Decoder
-from river_llm.engine.eager import EagerExecutor
+from river_llm.engine.build import build_executor, resolve_engine
 from river_llm.engine.weights import ResidentLayers
 from river_llm.evaluation.criteria import Depths, build_criterion
 from river_llm.evaluation.methods import build_decoder
@@ -57,6 +58,16 @@ class Runtime:
         """The river that a run's method needs; None: it needs none."""
         return self.river(config.quant) if config.method.needs_river else None
 
+    def with_engine(self, config: RunConfig) -> RunConfig:
+        """The settings with `engine=auto` by its outcome, which is what identities count.
+
+        Raises:
+            UserError: the engine cannot serve this model here.
+        """
+        backbone = ResidentLayers(self.adapter.layers)
+        engine = resolve_engine(config.engine, self.adapter, backbone, self.river_of(config))
+        return replace(config, engine=engine)
+
     def decoder(self, config: RunConfig, criterion: Criterion, slots: int) -> Decoder:
         """The decoder of a run, for one sequence of up to `slots` tokens."""
         adapter = self.adapter
@@ -69,9 +80,9 @@ class Runtime:
             adapter.dtype,
             adapter.device,
         )
-        executor = EagerExecutor(
-            adapter, cache, criterion, ResidentLayers(adapter.layers), self.river_of(config)
-        )
+        backbone, river = ResidentLayers(adapter.layers), self.river_of(config)
+        engine = resolve_engine(config.engine, adapter, backbone, river)
+        executor = build_executor(engine, adapter, cache, criterion, backbone, river)
         ranked = isinstance(config.method, StaticRankedConfig)
         ranking = rank_layers(self, config) if ranked else ()
         return build_decoder(config.method, executor, cache, ranking)

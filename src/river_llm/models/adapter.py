@@ -23,6 +23,7 @@ from transformers import (
 
 from river_llm.errors import UserError
 from river_llm.models import attention
+from river_llm.models.head import Head
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -49,6 +50,7 @@ class BackboneAdapter:
     Attributes:
         model: the transformers model.
         layers: its L decoder layers.
+        head: final norm and LM head.
         num_layers, hidden_size, kv_heads, head_dim, vocab_size, context: sizes.
         dtype, device: of the weights.
 
@@ -72,14 +74,19 @@ class BackboneAdapter:
         self.vocab_size = int(config.vocab_size)
         self.context = int(config.max_position_embeddings)
         self._embedding: nn.Module = decoder.embed_tokens
-        self._norm: nn.Module = decoder.norm
-        self._lm_head: nn.Module = model.lm_head
+        self.head = Head(decoder.norm, model.lm_head)
         self._rotary: Any = decoder.rotary_emb
         weight = decoder.embed_tokens.weight
         self.dtype: torch.dtype = weight.dtype
         self.device: torch.device = weight.device
         self._cache_argument = _cache_argument(type(self.layers[0]))
         self._check_updates()
+
+    @property
+    def embedding_weight(self) -> torch.Tensor:
+        """[V, H], the rows that :meth:`embed` picks."""
+        weight: torch.Tensor = self._embedding.weight  # type: ignore[assignment]
+        return weight
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """Token ids [B, T] to hidden states [B, T, H]."""
@@ -145,11 +152,6 @@ class BackboneAdapter:
         first, second = k.chunk(2, dim=-1)
         cache.update(k * cos + torch.cat((-second, first), dim=-1) * sin, v)
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final norm and LM head: [..., H] to logits [..., V]."""
-        out: torch.Tensor = self._lm_head(self._norm(hidden))
-        return out
-
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The linears of attention and FFN of a layer, by their name inside it."""
         return {
@@ -190,9 +192,8 @@ class BackboneAdapter:
         return sum(p.nbytes for p in self.model.parameters() if id(p) not in linears)
 
     def head_nbytes(self) -> int:
-        """Bytes that one call of :meth:`head` reads."""
-        modules = (self._norm, self._lm_head)
-        return sum(p.nbytes for module in modules for p in module.parameters())
+        """Bytes that one call of `head` reads."""
+        return sum(p.nbytes for p in self.head.parameters())
 
     @torch.no_grad()
     def generate_forced(self, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:

@@ -75,7 +75,7 @@ class Int4Linear(KernelLinear):
 
     def dequantize_into(self, out: torch.Tensor) -> None:
         """Writes the weight matrix [N, K] that this linear stands for into `out` (bf16)."""
-        if self.out_features % _BLOCK or not blocked_layout():
+        if self.out_features % _BLOCK or packed_block() != _BLOCK:
             # Works for any packing: the kernel applied to the identity.
             identity = torch.eye(self.in_features, dtype=out.dtype)
             out.copy_(self.matmul(identity).T)
@@ -114,13 +114,18 @@ def dequantize_blocked(
 
 
 @functools.cache
-def blocked_layout() -> bool:
-    """Whether this machine's kernel packs as :func:`dequantize_blocked` reads; tried out once."""
+def packed_block() -> int | None:
+    """Rows that this machine's kernel packs together, tried out once; None: in no way known here.
+
+    In a block, column after column takes block / 2 bytes: row i stands in the low half of byte i,
+    row i + block / 2 in the high half. AVX-512 packs blocks of 64, AVX2 of 32.
+    """
     rows, columns = 2 * _BLOCK, 64
     codes = torch.arange(rows * columns, dtype=torch.int32).view(rows, columns)
     codes = (codes * 7 + codes // 16) % LEVELS
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1)
-    grid = torch.tensor([1.0, 0.0], dtype=torch.bfloat16).expand(2, rows, 2).contiguous()
-    out = torch.empty(rows, columns, dtype=torch.bfloat16)
-    dequantize_blocked(packed, grid, out)
-    return bool((out == codes - LEVELS // 2).all())
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes, 1).flatten()
+    for block in (_BLOCK, _BLOCK // 2):
+        low, high = codes.view(-1, 2, block // 2, columns).unbind(1)
+        if torch.equal(packed, (low | high << 4).transpose(1, 2).flatten().to(torch.uint8)):
+            return block
+    return None

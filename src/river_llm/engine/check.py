@@ -1,0 +1,73 @@
+"""The compiled layers against transformers' own, before they are used."""
+
+from __future__ import annotations
+
+import torch
+
+from river_llm.cache import SlotCache
+from river_llm.engine.eager import EagerExecutor
+from river_llm.engine.executor import Executor, StepInputs
+from river_llm.engine.native.executor import NarrowExecutor
+from river_llm.engine.native.library import EngineUnavailable
+from river_llm.engine.weights import Layers
+from river_llm.exits import Never
+from river_llm.models.adapter import BackboneAdapter
+
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.04}
+"""Largest relative error (L2 norm) of a layer's output, its entries and the logits.
+
+A layer that is computed wrongly is off by far more; bf16 rounds at other places here.
+"""
+_TOKENS = 5
+
+
+@torch.no_grad()
+def check_layers(adapter: BackboneAdapter, backbone: Layers, river: Layers | None) -> None:
+    """Runs every layer of each stack on the same states in both engines.
+
+    Five tokens of seeded random states go through each layer from the eager engine's input to it,
+    behind each other in the cache; outputs, cache entries and logits are compared.
+
+    Raises:
+        EngineUnavailable: they differ, or a layer cannot be described.
+    """
+    stacks = {"backbone": backbone} if river is None else {"backbone": backbone, "river": river}
+    both = []
+    for kind in (EagerExecutor, NarrowExecutor):
+        cache = SlotCache(
+            adapter.num_layers,
+            1,
+            adapter.kv_heads,
+            _TOKENS,
+            adapter.head_dim,
+            adapter.dtype,
+            adapter.device,
+        )
+        both.append(kind(adapter, cache, Never(adapter.num_layers), backbone, river))
+    eager, narrow = both
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(1, _TOKENS, adapter.hidden_size, generator=generator).to(adapter.dtype)
+    for stack in stacks:
+        hidden = start
+        for layer in range(adapter.num_layers):
+            inputs = StepInputs(slots=range(_TOKENS), pad=[0], hidden=hidden)
+            outputs = [_through(executor, stack, layer, inputs) for executor in both]
+            _compare(f"{stack} layer {layer}", adapter.dtype, *outputs)
+            for name in ("k", "v"):
+                entries = [getattr(executor.cache, name)[layer] for executor in both]
+                _compare(f"{name} of {stack} layer {layer}", adapter.dtype, *entries)
+            hidden = outputs[0]
+    _compare("the LM head", adapter.dtype, eager.logits(), narrow.logits())
+
+
+def _through(executor: Executor, stack: str, layer: int, inputs: StepInputs) -> torch.Tensor:
+    executor.begin(inputs)
+    getattr(executor, stack)(layer, layer + 1)
+    return executor.hidden()
+
+
+def _compare(what: str, dtype: torch.dtype, right: torch.Tensor, ours: torch.Tensor) -> None:
+    error = float((ours.float() - right.float()).norm() / right.float().norm())
+    # NaN compares as false.
+    if not error <= TOLERANCE[dtype]:
+        raise EngineUnavailable(f"{what} is off from transformers' by {error:.2g}")

@@ -1,0 +1,1 @@
+"""Narrow passes (a few tokens) in C++, compiled on the machine they run on."""

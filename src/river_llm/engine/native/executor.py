@@ -1,0 +1,265 @@
+"""Narrow passes: a few tokens through any layers of both stacks, in C++."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from river_llm.cache import SlotCache, Source
+from river_llm.engine.executor import Choice, Executor, Exit, NumericsError, StepInputs
+from river_llm.engine.native.library import EngineUnavailable, load_library
+from river_llm.engine.native.weights import (
+    ModelRecord,
+    address,
+    layer_records,
+    linear_record,
+)
+from river_llm.engine.weights import Layers
+from river_llm.errors import UserError
+from river_llm.exits import Criterion, Similarity
+from river_llm.models.adapter import BackboneAdapter
+
+_WHOLE, _KEYS_AND_VALUES = 0, 1
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+class NarrowExecutor(Executor):
+    """See :class:`river_llm.engine.executor.Executor`; for passes of at most `most_rows` tokens.
+
+    Args:
+        adapter: the backbone.
+        cache: shared by both stacks.
+        criterion: exit criterion whose score is bound in.
+        backbone: the 16-bit stack.
+        river: the 4-bit stack; None for methods that never enter it.
+
+    Attributes:
+        most_rows: B x T that a pass may have.
+
+    Raises:
+        EngineUnavailable: no compiler here, or a model that the C++ side does not compute.
+    """
+
+    def __init__(
+        self,
+        adapter: BackboneAdapter,
+        cache: SlotCache,
+        criterion: Criterion,
+        backbone: Layers,
+        river: Layers | None,
+    ) -> None:
+        check_model(adapter)
+        self._library = load_library()
+        self._calls = self._library.calls
+        self.most_rows: int = self._calls.river_most_rows()
+        self.adapter = adapter
+        self.cache = cache
+        self.criterion = criterion
+        self.num_layers = adapter.num_layers
+        self.device = adapter.device
+        self._stacks = {
+            writer: None if stack is None else self._records(stack)
+            for writer, stack in ((Source.BACKBONE, backbone), (Source.RIVER, river))
+        }
+        self._vocab = adapter.vocab_size
+        model = self._model_record()
+        self._handle = self._calls.river_create(
+            ctypes.byref(model), int(adapter.dtype == torch.bfloat16)
+        )
+        # Not through self: it must not keep the executor alive.
+        weakref.finalize(self, self._calls.river_destroy, self._handle)
+        self._calls.river_set_threads(torch.get_num_threads())
+
+    @property
+    def compile_seconds(self) -> float:
+        """Time this process spent compiling."""
+        return self._library.compile_seconds
+
+    def _records(self, stack: Layers) -> Any:
+        # A narrow pass gets the layers that serve one token.
+        return layer_records([stack.acquire(n, 1) for n in range(self.num_layers)])
+
+    def _model_record(self) -> ModelRecord:
+        adapter, cache = self.adapter, self.cache
+        config = adapter.model.config
+        attn: Any = adapter.layers[0].self_attn
+        norm: Any = adapter.layers[0].input_layernorm
+        cos, sin = adapter.rotary_table(cache.slots)
+        head = adapter.head
+        # Kept, since the record holds addresses alone.
+        self._tables = (cos.float().contiguous(), sin.float().contiguous())
+        return ModelRecord(
+            hidden=adapter.hidden_size,
+            heads=int(config.num_attention_heads),
+            kv_heads=adapter.kv_heads,
+            head_dim=adapter.head_dim,
+            intermediate=int(config.intermediate_size),
+            vocab=adapter.vocab_size,
+            batch=cache.k.shape[1],
+            slots=cache.slots,
+            epsilon=float(norm.variance_epsilon),
+            scaling=float(attn.scaling),
+            cos=address(self._tables[0]),
+            sin=address(self._tables[1]),
+            keys=address(cache.k),
+            values=address(cache.v),
+            source=address(cache.source),
+            embedding=address(adapter.embedding_weight),
+            final_norm=address(head.norm.weight),
+            head=linear_record(head.linear),
+        )
+
+    def begin(self, inputs: StepInputs) -> None:
+        slots, pad = list(inputs.slots), list(inputs.pad)
+        if slots[-1] + 1 > self.cache.slots:
+            raise UserError(
+                f"slot {slots[-1]} is beyond the cache of {self.cache.slots} slots"
+            )
+        self._batch, self._tokens = len(pad), len(slots)
+        self._inputs = inputs
+        ids = None
+        if inputs.ids is not None:
+            flat = [token for row in inputs.ids for token in row]
+            if not 0 <= min(flat) <= max(flat) < self._vocab:
+                raise IndexError(f"token ids outside the vocabulary of {self._vocab}")
+            ids = (ctypes.c_int32 * len(flat))(*flat)
+        self._calls.river_begin(
+            self._handle,
+            self._batch,
+            self._tokens,
+            (ctypes.c_int32 * self._tokens)(*slots),
+            (ctypes.c_int32 * self._batch)(*pad),
+            int(inputs.gaps),
+            ids,
+        )
+        if inputs.hidden is not None:
+            states = inputs.hidden.to(self.adapter.dtype).contiguous()
+            ctypes.memmove(
+                self._calls.river_state(self._handle), states.data_ptr(), states.nbytes
+            )
+
+    def backbone(self, first: int, last: int) -> None:
+        self._run(Source.BACKBONE, first, last)
+
+    def river(self, first: int, last: int) -> None:
+        self._run(Source.RIVER, first, last)
+
+    def _run(self, writer: Source, first: int, last: int) -> None:
+        self._calls.river_run(self._handle, self._layers(writer), first, last, writer, _WHOLE)
+
+    def kv_only(self, first: int, last: int) -> None:
+        layers = self._layers(Source.BACKBONE)
+        self._calls.river_run(
+            self._handle, layers, first, last, Source.PROPAGATED, _KEYS_AND_VALUES
+        )
+
+    def _layers(self, writer: Source) -> Any:
+        layers = self._stacks[writer]
+        if layers is None:
+            raise RuntimeError("this executor was built without a river")
+        return layers
+
+    def until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
+        # Any other score, and a pooled one, is computed outside, layer by layer.
+        if type(self.criterion).score is not Similarity.score or self._pooled:
+            return super().until(first, last, live)
+        if last <= first:
+            return Exit(first)
+        depths = range(first + 1, last + 1)
+        thresholds = [
+            self.criterion.threshold(d) if self.criterion.tested(d) else math.nan for d in depths
+        ]
+        tests, fired = ctypes.c_int32(), ctypes.c_int32()
+        score = ctypes.c_double()
+        depth: int = self._calls.river_until(
+            self._handle,
+            self._layers(Source.BACKBONE),
+            first,
+            last,
+            Source.BACKBONE,
+            (ctypes.c_double * len(thresholds))(*thresholds),
+            (ctypes.c_uint8 * len(live))(*live),
+            self._batch,
+            ctypes.byref(tests),
+            ctypes.byref(score),
+            ctypes.byref(fired),
+        )
+        # A test is where the host learns a score, whoever compares it.
+        self.reads += tests.value
+        if tests.value and math.isnan(score.value):
+            raise NumericsError(f"the exit score after backbone layer {depth - 1} is NaN")
+        return Exit(
+            depth, score.value if tests.value else None, bool(fired.value), tests.value
+        )
+
+    @property
+    def _pooled(self) -> bool:
+        return self._inputs.pool != "last" and self._tokens > 1
+
+    def score(self) -> torch.Tensor:
+        before = self._copy(self._calls.river_previous(self._handle))
+        after = self._copy(self._calls.river_state(self._handle))
+        return self.criterion.score(self._pool(before), self._pool(after), self._head)
+
+    def _pool(self, states: torch.Tensor) -> torch.Tensor:
+        if not self._pooled:
+            return states[:, -1]
+        slots, pad = torch.tensor(list(self._inputs.slots)), torch.tensor(list(self._inputs.pad))
+        weight = (slots[None] >= pad[:, None])[..., None].float()
+        return (states.float() * weight).sum(1) / weight.sum(1)
+
+    def hidden(self) -> torch.Tensor:
+        return self._copy(self._calls.river_state(self._handle))
+
+    def _copy(self, source: int) -> torch.Tensor:
+        shape = (self._batch, self._tokens, self.adapter.hidden_size)
+        out = torch.empty(shape, dtype=self.adapter.dtype)
+        ctypes.memmove(out.data_ptr(), source, out.nbytes)
+        return out
+
+    def logits(self, rows: int = 1) -> torch.Tensor:
+        return self._head(self.hidden()[:, -rows:])
+
+    def choose(self) -> Choice:
+        self.reads += 1
+        return self._choose(self.hidden()[:, -1:])
+
+    def _head(self, states: torch.Tensor) -> torch.Tensor:
+        return self._choose(states).logits
+
+    def _choose(self, states: torch.Tensor) -> Choice:
+        """Final norm, LM head and the largest logits of states [..., H], in one go."""
+        flat = states.reshape(-1, self.adapter.hidden_size).contiguous()
+        count = len(flat)
+        logits = torch.empty(*states.shape[:-1], self._vocab, dtype=self.adapter.dtype)
+        tokens = (ctypes.c_int64 * count)()
+        peaks, seconds = (ctypes.c_double * count)(), (ctypes.c_double * count)()
+        self._calls.river_head(
+            self._handle, flat.data_ptr(), count, logits.data_ptr(), tokens, peaks, seconds
+        )
+        return Choice(logits, list(tokens), list(peaks), list(seconds))
+
+
+def check_model(adapter: BackboneAdapter) -> None:
+    """Refuses a model that the C++ side does not compute.
+
+    Raises:
+        EngineUnavailable: says what it is.
+    """
+    config = adapter.model.config
+    if adapter.device.type != "cpu":
+        raise EngineUnavailable(f"it runs on the CPU, not on {adapter.device.type}")
+    if adapter.dtype not in DTYPES:
+        raise EngineUnavailable(f"it computes in bf16 and fp32, not in {adapter.dtype}")
+    if config.hidden_act not in ("silu", "swish"):
+        raise EngineUnavailable(f"it has no activation {config.hidden_act!r}")
+    widest = load_library().calls.river_widest_head()
+    if adapter.head_dim > widest or adapter.head_dim % 2:
+        raise EngineUnavailable(f"it has no heads of width {adapter.head_dim}")
+
+
