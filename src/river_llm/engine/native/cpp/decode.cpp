@@ -108,10 +108,9 @@ class Engine {
     void head(const T* states, int count, T* logits, int64_t* choice, double* best, double* second) {
         normalize(states, m_.final_norm, count);
         const Activations x = activations(m_.head, count);
-        const int tile = tile_rows(m_.head), step = chunk_rows(m_.head, 1);
+        const int step = chunk_rows(m_.head, 1);
         const int chunks = (m_.vocab + step - 1) / step;
         tops_.resize(int64_t(chunks) * count);
-        (void)tile;
         pool_.run(chunks, [&](int chunk) {
             const int first = chunk * step, last = std::min(m_.vocab, first + step);
             multiply<T>(m_.head, first, last, x, [&](int n, int row, float value) {
@@ -157,14 +156,15 @@ class Engine {
         }
     };
 
-    // Chunks of about 32 KiB of weights, in whole tiles, at least a few for each thread.
+    // Rows of a chunk: about 96 KiB of weights, so that streams are long; fewer where the threads
+    // would not find enough chunks to share them evenly.
     int chunk_rows(const Linear& linear, int together) const {
         const int tile = tile_rows(linear);
-        const int64_t bits = linear.kind == kFloat ? 32 : linear.kind == kBf16 ? 16
-                           : linear.kind == kInt8 ? 8 : 4;
-        const int64_t row = std::max<int64_t>(1, linear.columns * bits / 8 * together);
-        const int rows = static_cast<int>(std::min<int64_t>(32768 / row, linear.rows / 16));
-        return std::max(tile, rows / tile * tile);
+        const int bits = linear.kind == kFloat ? 32 : linear.kind == kBf16 ? 16
+                       : linear.kind == kInt8 ? 8 : 4;
+        const int64_t row = std::max<int64_t>(1, int64_t(linear.columns) * bits / 8 * together);
+        const int64_t rows = std::min<int64_t>(98304 / row, linear.rows / (6 * pool_.threads()));
+        return std::max<int>(tile, static_cast<int>(rows) / tile * tile);
     }
 
     // `input_` as a linear reads it.
@@ -496,9 +496,10 @@ int64_t river_stream(const int64_t* numbers, int64_t count) {
     std::vector<int64_t> sums(chunks);
     Pool::shared().run(chunks, [&](int chunk) {
         const int64_t first = chunk * kPart, last = std::min(count, first + kPart);
+        // A copy, or the compiler must reckon with a pointer that changes.
+        const int64_t* const part = numbers;
         int64_t sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int64_t at = first; at < last; ++at) sum += numbers[at];
+        for (int64_t at = first; at < last; ++at) sum += part[at];
         sums[chunk] = sum;
     });
     int64_t sum = 0;

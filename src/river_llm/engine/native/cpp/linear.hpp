@@ -42,14 +42,15 @@ struct Activations {
 constexpr int kMost = 16;   // tokens in a pass
 constexpr int kBlock = 64;  // most rows that a tile yields at once
 
-// Rows that one call of `multiply` yields; chunks are made of whole tiles.
+// Rows that cannot be parted between chunks.
 inline int tile_rows(const Linear& linear) {
-    return linear.kind == kInt4 ? linear.block : 4;
+    return linear.kind == kInt4 ? linear.block : 1;
 }
 
 #if RIVER_AVX512_BF16
-// Distance to which a row is fetched ahead. The hardware stops at the end of a page of memory.
-constexpr int kAhead = 2048;
+// Distance to which weights are fetched ahead, in bytes. The hardware stops at the end of a page.
+constexpr int kAhead = 1024;
+constexpr int kAheadInt4 = 4096;
 
 inline __m512 floats_of(__m256i halves) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
@@ -58,32 +59,34 @@ inline __m512 floats_of(__m256i halves) {
 inline __m512bh as_bf16(__m512i bits) { return (__m512bh)bits; }
 #endif
 
-// Four rows of floats, or of bf16 by way of floats.
-template <typename T>
-void dot_rows(const T* weight, int columns, int rows, const float* x, float* out) {
-    for (int row = 0; row < rows; ++row) {
-        const T* w = weight + static_cast<int64_t>(row) * columns;
-        float sum = 0;
+inline float to_float(int8_t code) { return code; }
+
+template <typename W>
+float dot_row(const void* weight, int64_t start, int columns, const float* x) {
+    const W* w = static_cast<const W*>(weight) + start;
+    float sum = 0;
 #pragma omp simd reduction(+ : sum)
-        for (int k = 0; k < columns; ++k) sum += to_float(w[k]) * x[k];
-        out[row] = sum;
-    }
+    for (int k = 0; k < columns; ++k) sum += to_float(w[k]) * x[k];
+    return sum;
 }
 
-inline void dot_rows(const int8_t* weight, int columns, int rows, const float* x, float* out) {
-    for (int row = 0; row < rows; ++row) {
-        const int8_t* w = weight + static_cast<int64_t>(row) * columns;
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (int k = 0; k < columns; ++k) sum += static_cast<float>(w[k]) * x[k];
-        out[row] = sum;
+// One row times one activation, whatever the processor.
+inline float multiply_row(const Linear& linear, int row, const Activations& x, int n) {
+    const int columns = linear.columns;
+    const int64_t start = static_cast<int64_t>(row) * columns;
+    const float* input = x.values + static_cast<int64_t>(n) * columns;
+    switch (linear.kind) {
+        case kInt8: return dot_row<int8_t>(linear.weight, start, columns, input);
+        case kBf16: return dot_row<bf16>(linear.weight, start, columns, input);
+        default: return dot_row<float>(linear.weight, start, columns, input);
     }
 }
 
 #if RIVER_AVX512_BF16
-// Four rows of bf16 against N activations, 32 columns an instruction.
+// Four rows of bf16, `apart` rows from each other, against N activations.
 template <int N>
-void dot_four(const bf16* weight, int columns, const bf16* x, float* out, int stride) {
+void dot_four(
+    const bf16* weight, int64_t apart, int columns, const bf16* x, float* out, int stride) {
     __m512 sum[4][N];
     for (auto& row : sum)
         for (auto& one : row) one = _mm512_setzero_ps();
@@ -92,7 +95,7 @@ void dot_four(const bf16* weight, int columns, const bf16* x, float* out, int st
         for (int n = 0; n < N; ++n)
             input[n] = as_bf16(_mm512_maskz_loadu_epi16(mask, x + n * columns + k));
         for (int row = 0; row < 4; ++row) {
-            const bf16* w = weight + static_cast<int64_t>(row) * columns + k;
+            const bf16* w = weight + row * apart * columns + k;
             _mm_prefetch(reinterpret_cast<const char*>(w) + kAhead, _MM_HINT_T0);
             __m512bh values = as_bf16(_mm512_maskz_loadu_epi16(mask, w));
             for (int n = 0; n < N; ++n) sum[row][n] = _mm512_dpbf16_ps(sum[row][n], values, input[n]);
@@ -105,20 +108,22 @@ void dot_four(const bf16* weight, int columns, const bf16* x, float* out, int st
         for (int n = 0; n < N; ++n) out[n * stride + row] = _mm512_reduce_add_ps(sum[row][n]);
 }
 
-inline void dot_rows_int8(const int8_t* weight, int columns, int rows, const float* x, float* out) {
-    __m512 sum[4] = {_mm512_setzero_ps(), _mm512_setzero_ps(), _mm512_setzero_ps(),
-                     _mm512_setzero_ps()};
+// Four rows of int8 against one activation.
+inline void dot_four(
+    const int8_t* weight, int64_t apart, int columns, const float* x, float* out) {
+    __m512 sum[4];
+    for (auto& row : sum) row = _mm512_setzero_ps();
     for (int k = 0; k < columns; k += 16) {
         __m512 input = _mm512_loadu_ps(x + k);
-        for (int row = 0; row < rows; ++row) {
-            const int8_t* w = weight + static_cast<int64_t>(row) * columns + k;
+        for (int row = 0; row < 4; ++row) {
+            const int8_t* w = weight + row * apart * columns + k;
             if (k % 64 == 0) _mm_prefetch(reinterpret_cast<const char*>(w) + kAhead, _MM_HINT_T0);
             __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w));
             __m512 values = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes));
             sum[row] = _mm512_fmadd_ps(values, input, sum[row]);
         }
     }
-    for (int row = 0; row < rows; ++row) out[row] = _mm512_reduce_add_ps(sum[row]);
+    for (int row = 0; row < 4; ++row) out[row] = _mm512_reduce_add_ps(sum[row]);
 }
 #endif
 
@@ -157,62 +162,78 @@ inline void int4_block(
 // setting bits, since 128 has just the seven bits of mantissa behind it.
 constexpr float kOffset = 128;
 
-template <int N>
-void int4_block_avx512(
-    const Linear& linear, int first, const Activations& x, int from, float* out, int stride) {
+//
+// Groups g, g + apart, .. (S of them) go together.
+template <int N, int S>
+void int4_groups(const Linear& linear, int first, const Activations& x, int from, int g, int apart,
+                 __m512 (&total)[4][N]) {
     const int columns = linear.columns, group = linear.group, groups = columns / group;
     const uint8_t* packed =
         static_cast<const uint8_t*>(linear.weight) + static_cast<int64_t>(first) * columns / 2;
-    const bf16* input[N];
-    for (int n = 0; n < N; ++n) input[n] = x.halves + static_cast<int64_t>(from + n) * columns;
     const __m512i nibble = _mm512_set1_epi16(15), offset = _mm512_set1_epi16(0x4300);
-    // Interleaving two columns leaves rows 0-3, 8-11, .. in one register, 4-7, 12-15, .. in another.
-    const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
-    __m512 total[4][N];
-    for (auto& part : total)
-        for (auto& one : part) one = _mm512_setzero_ps();
-    for (int g = 0; g < groups; ++g) {
-        __m512 dot[4][N];
-        for (auto& part : dot)
-            for (auto& one : part) one = _mm512_setzero_ps();
-        for (int k = g * group; k < (g + 1) * group; k += 2, packed += 64) {
-            _mm_prefetch(reinterpret_cast<const char*>(packed) + kAhead, _MM_HINT_T0);
-            const __m256i* at = reinterpret_cast<const __m256i*>(packed);
-            __m512i first_column = _mm512_cvtepu8_epi16(_mm256_loadu_si256(at));
-            __m512i second_column = _mm512_cvtepu8_epi16(_mm256_loadu_si256(at + 1));
-            __m512i pairs[2] = {_mm512_unpacklo_epi16(first_column, second_column),
-                                _mm512_unpackhi_epi16(first_column, second_column)};
-            __m512i weights[4];
+    __m512 dot[S][4][N];
+    for (auto& one : dot)
+        for (auto& part : one)
+            for (auto& sum : part) sum = _mm512_setzero_ps();
+    for (int k = 0; k < group; k += 2)
+        for (int s = 0; s < S; ++s) {
+            const int64_t column = static_cast<int64_t>(g + s * apart) * group + k;
+            const uint8_t* at = packed + column * 32;
+            _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadInt4, _MM_HINT_T0);
+            const __m256i* both = reinterpret_cast<const __m256i*>(at);
+            __m512i one = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both));
+            __m512i two = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both + 1));
+            __m512i pairs[2] = {_mm512_unpacklo_epi16(one, two), _mm512_unpackhi_epi16(one, two)};
+            __m512bh weights[4];
             for (int i = 0; i < 2; ++i) {
                 // (pairs & nibble) | offset in one instruction.
-                weights[i] = _mm512_ternarylogic_epi32(pairs[i], nibble, offset, 0xea);
-                weights[i + 2] = _mm512_or_si512(_mm512_srli_epi16(pairs[i], 4), offset);
+                weights[i] = as_bf16(_mm512_ternarylogic_epi32(pairs[i], nibble, offset, 0xea));
+                weights[i + 2] = as_bf16(_mm512_or_si512(_mm512_srli_epi16(pairs[i], 4), offset));
             }
             for (int n = 0; n < N; ++n) {
-                int32_t two;
-                std::memcpy(&two, input[n] + k, sizeof two);
-                const __m512bh both = as_bf16(_mm512_set1_epi32(two));
+                int32_t bits;
+                std::memcpy(&bits, x.halves + static_cast<int64_t>(from + n) * columns + column,
+                            sizeof bits);
+                const __m512bh input = as_bf16(_mm512_set1_epi32(bits));
                 for (int i = 0; i < 4; ++i)
-                    dot[i][n] = _mm512_dpbf16_ps(dot[i][n], as_bf16(weights[i]), both);
+                    dot[s][i][n] = _mm512_dpbf16_ps(dot[s][i][n], weights[i], input);
             }
         }
-        const bf16* grid = linear.grid + (static_cast<int64_t>(g) * linear.rows + first) * 2;
+    // Interleaving two columns left rows 0-3, 8-11, .. in one register, 4-7, 12-15, .. in another.
+    const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
+    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
+    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
+    for (int s = 0; s < S; ++s) {
+        const int now = g + s * apart;
+        const bf16* grid = linear.grid + (static_cast<int64_t>(now) * linear.rows + first) * 2;
         for (int i = 0; i < 4; ++i) {
             const bf16* rows = grid + (i / 2) * 64;
-            __m512i a = _mm512_loadu_si512(rows), b = _mm512_loadu_si512(rows + 32);
-            __m512i picked = _mm512_permutex2var_epi32(a, i % 2 ? odd : even, b);
+            __m512i picked = _mm512_permutex2var_epi32(
+                _mm512_loadu_si512(rows), i % 2 ? odd : even, _mm512_loadu_si512(rows + 32));
             __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(picked, 16));
-            __m512 zero = _mm512_castsi512_ps(
-                _mm512_and_si512(picked, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+            __m512 zero = _mm512_castsi512_ps(_mm512_and_si512(picked, upper));
             for (int n = 0; n < N; ++n) {
-                const float sum = x.sums[(from + n) * groups + g];
-                __m512 centred = _mm512_sub_ps(dot[i][n], _mm512_set1_ps((kOffset + kMiddle) * sum));
+                const float sum = x.sums[(from + n) * groups + now];
+                __m512 centred =
+                    _mm512_sub_ps(dot[s][i][n], _mm512_set1_ps((kOffset + kMiddle) * sum));
                 total[i][n] = _mm512_fmadd_ps(scale, centred, total[i][n]);
                 total[i][n] = _mm512_fmadd_ps(zero, _mm512_set1_ps(sum), total[i][n]);
             }
         }
     }
+}
+
+template <int N, int S>
+void int4_block_avx512(
+    const Linear& linear, int first, const Activations& x, int from, float* out, int stride) {
+    const int groups = linear.columns / linear.group, apart = groups / S;
+    __m512 total[4][N];
+    for (auto& part : total)
+        for (auto& one : part) one = _mm512_setzero_ps();
+    for (int g = 0; g < apart; ++g)
+        int4_groups<N, S>(linear, first, x, from, g, apart, total);
+    for (int g = apart * S; g < groups; ++g)
+        int4_groups<N, 1>(linear, first, x, from, g, 0, total);
     // Back into the order of rows: every four of one register, then four of the other.
     const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
@@ -225,80 +246,78 @@ void int4_block_avx512(
 }
 #endif
 
-// Rows first..first + rows - 1 (one tile) times every activation, without the bias.
-// out: [count, stride], of which the first `rows` columns are written.
-inline void multiply_tile(
-    const Linear& linear, int first, int rows, const Activations& x, float* out, int stride) {
+// Weights are read as four streams far from each other: one core has more requests to memory under
+// way so (2048 x 576 in bf16 on two cores of a Xeon: 20 GB/s with neighbouring rows, 30 so).
+
+// One block of int4 rows times every activation. out: [count, kBlock].
+inline void multiply_block(const Linear& linear, int first, const Activations& x, float* out) {
+    int n = 0;
+#if RIVER_AVX512_BF16
+    if (linear.block == 64) {
+        for (; n + 2 <= x.count; n += 2)
+            int4_block_avx512<2, 1>(linear, first, x, n, out + n * kBlock, kBlock);
+        for (; n < x.count; ++n)
+            int4_block_avx512<1, 4>(linear, first, x, n, out + n * kBlock, kBlock);
+    }
+#endif
+    for (; n < x.count; ++n)
+        int4_block(linear, first, x.values + static_cast<int64_t>(n) * linear.columns,
+                   x.sums + n * (linear.columns / linear.group), out + n * kBlock);
+}
+
+// Four rows `apart` from each other times every activation. out: [count, 4].
+inline void multiply_four(
+    const Linear& linear, int first, int apart, const Activations& x, float* out) {
     const int columns = linear.columns;
     const int64_t start = static_cast<int64_t>(first) * columns;
-    if (linear.kind == kInt4) {
-        int n = 0;
 #if RIVER_AVX512_BF16
-        if (linear.block == 64) {
-            for (; n + 2 <= x.count; n += 2)
-                int4_block_avx512<2>(linear, first, x, n, out + n * stride, stride);
-            for (; n < x.count; ++n)
-                int4_block_avx512<1>(linear, first, x, n, out + n * stride, stride);
-        }
-#endif
+    if (linear.kind == kBf16) {
+        const bf16* weight = static_cast<const bf16*>(linear.weight) + start;
+        int n = 0;
+        for (; n + 4 <= x.count; n += 4)
+            dot_four<4>(weight, apart, columns, x.halves + int64_t(n) * columns, out + n * 4, 4);
         for (; n < x.count; ++n)
-            int4_block(linear, first, x.values + static_cast<int64_t>(n) * columns,
-                       x.sums + n * (columns / linear.group), out + n * stride);
+            dot_four<1>(weight, apart, columns, x.halves + int64_t(n) * columns, out + n * 4, 4);
         return;
     }
     if (linear.kind == kInt8) {
         const int8_t* weight = static_cast<const int8_t*>(linear.weight) + start;
-        for (int n = 0; n < x.count; ++n) {
-            const float* input = x.values + static_cast<int64_t>(n) * columns;
-#if RIVER_AVX512_BF16
-            dot_rows_int8(weight, columns, rows, input, out + n * stride);
-#else
-            dot_rows(weight, columns, rows, input, out + n * stride);
-#endif
-            for (int row = 0; row < rows; ++row)
-                out[n * stride + row] *= to_float(linear.grid[first + row]);
-        }
+        for (int n = 0; n < x.count; ++n)
+            dot_four(weight, apart, columns, x.values + int64_t(n) * columns, out + n * 4);
         return;
     }
-    if (linear.kind == kBf16) {
-        const bf16* weight = static_cast<const bf16*>(linear.weight) + start;
-        int n = 0;
-#if RIVER_AVX512_BF16
-        if (rows == 4) {
-            for (; n + 4 <= x.count; n += 4)
-                dot_four<4>(weight, columns, x.halves + static_cast<int64_t>(n) * columns,
-                            out + n * stride, stride);
-            for (; n < x.count; ++n)
-                dot_four<1>(weight, columns, x.halves + static_cast<int64_t>(n) * columns,
-                            out + n * stride, stride);
-        }
 #endif
-        for (; n < x.count; ++n)
-            dot_rows(weight, columns, rows, x.values + static_cast<int64_t>(n) * columns,
-                     out + n * stride);
-        return;
-    }
-    const float* weight = static_cast<const float*>(linear.weight) + start;
     for (int n = 0; n < x.count; ++n)
-        dot_rows(weight, columns, rows, x.values + static_cast<int64_t>(n) * columns,
-                 out + n * stride);
+        for (int row = 0; row < 4; ++row)
+            out[n * 4 + row] = multiply_row(linear, first + row * apart, x, n);
 }
 
 // Rows first..last-1 times every activation, bias included; store(n, row, value) takes each.
 template <typename T, typename Store>
 void multiply(const Linear& linear, int first, int last, const Activations& x, Store&& store) {
-    const int tile = tile_rows(linear);
     const T* bias = static_cast<const T*>(linear.bias);
+    auto keep = [&](int n, int row, float value) {
+        if (linear.kind == kInt8) value *= to_float(linear.grid[row]);
+        store(n, row, bias ? value + to_float(bias[row]) : value);
+    };
     float out[kMost * kBlock];
-    for (int at = first; at < last; at += tile) {
-        const int rows = std::min(tile, last - at);
-        multiply_tile(linear, at, rows, x, out, kBlock);
-        for (int n = 0; n < x.count; ++n)
-            for (int row = 0; row < rows; ++row) {
-                const float value = out[n * kBlock + row];
-                store(n, at + row, bias ? value + to_float(bias[at + row]) : value);
-            }
+    if (linear.kind == kInt4) {
+        for (int at = first; at < last; at += linear.block) {
+            multiply_block(linear, at, x, out);
+            for (int n = 0; n < x.count; ++n)
+                for (int row = 0; row < linear.block; ++row)
+                    keep(n, at + row, out[n * kBlock + row]);
+        }
+        return;
     }
+    const int apart = (last - first) / 4;
+    for (int at = first; at < first + apart; ++at) {
+        multiply_four(linear, at, apart, x, out);
+        for (int n = 0; n < x.count; ++n)
+            for (int row = 0; row < 4; ++row) keep(n, at + row * apart, out[n * 4 + row]);
+    }
+    for (int row = first + 4 * apart; row < last; ++row)
+        for (int n = 0; n < x.count; ++n) keep(n, row, multiply_row(linear, row, x, n));
 }
 
 }  // namespace river

@@ -32,6 +32,9 @@ class Pool {
         active_.store(count - 1);
     }
 
+    // Threads that may work, the caller's included.
+    int threads() const { return active_.load(std::memory_order_relaxed) + 1; }
+
     // Runs body(chunk) for every chunk in 0..chunks-1; one caller at a time.
     template <typename Body>
     void run(int chunks, Body&& body) {
