@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -34,6 +35,9 @@ class Runtime:
     """
 
     def __init__(self, model: LoadedModel) -> None:
+        # What is loaded stays: Python's collector need not look through it between steps.
+        gc.collect()
+        gc.freeze()
         self.model = model
         self.adapter = model.adapter
         self._rivers: dict[QuantConfig, RiverLayers] = {}

@@ -55,7 +55,8 @@ class Engine {
         middle_.resize(rows * m_.hidden);
         input_.resize(rows * widest);
         halves_.resize(rows * widest);
-        sums_.resize(rows * widest);
+        for (auto* one : {&sums_, &steps_}) one->resize(rows * widest);
+        for (auto* one : {&upper_, &lower_}) one->resize(rows * widest);
         query_.resize(rows * wide);
         activation_.resize(rows * m_.intermediate);
         const int64_t stretches = (m_.slots + kStretch - 1) / kStretch;
@@ -170,37 +171,69 @@ class Engine {
     // `input_` as a linear reads it.
     Activations activations(const Linear& linear, int count) {
         const int width = linear.columns;
-        if (linear.kind == kInt4) {
-            const int groups = width / linear.group;
-            for (int n = 0; n < count; ++n)
-                for (int g = 0; g < groups; ++g) {
-                    const float* x = input_.data() + int64_t(n) * width + g * linear.group;
-                    float sum = 0;
-#pragma omp simd reduction(+ : sum)
-                    for (int k = 0; k < linear.group; ++k) sum += x[k];
-                    sums_[int64_t(n) * groups + g] = sum;
-                }
-        }
-        return {count, width, input_.data(), halves_.data(), sums_.data()};
+        if (linear.kind == kInt4)
+            for (int64_t at = 0; at < int64_t(count) * width; at += linear.group)
+                to_fixed_point(at, linear.group);
+        return {count, width, input_.data(), halves_.data(),
+                sums_.data(), steps_.data(), upper_.data(), lower_.data()};
     }
 
-    // Puts one number into the activations.
-    void put(int64_t at, float value) {
-        const T kept = from_float<T>(value);
-        input_[at] = to_float(kept);
-        if constexpr (sizeof(T) == sizeof(bf16)) std::memcpy(&halves_[at], &kept, sizeof(bf16));
+    // One group of `input_` as fixed point, and its sum.
+    void to_fixed_point(int64_t at, int group) {
+        constexpr float kLargest = 32512;  // the upper half of it is 127
+        const float* const x = input_.data() + at;
+        int8_t* const upper = upper_.data() + at;
+        int8_t* const lower = lower_.data() + at;
+        float largest = 0;
+        bool finite = true;
+#pragma omp simd reduction(max : largest)
+        for (int k = 0; k < group; ++k) largest = std::max(largest, std::fabs(x[k]));
+        for (int k = 0; k < group; ++k) finite &= std::fabs(x[k]) <= largest;
+        const float step = largest / kLargest, scale = largest > 0 ? 1 / step : 0;
+        int32_t sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (int k = 0; k < group; ++k) {
+            const int32_t whole = static_cast<int32_t>(std::nearbyint(x[k] * scale));
+            const int32_t rest = static_cast<int8_t>(whole);
+            sum += whole;
+            lower[k] = static_cast<int8_t>(rest);
+            upper[k] = static_cast<int8_t>((whole - rest) >> 8);
+        }
+        // NaN and infinities must show: whole numbers cannot hold them.
+        const float kept = finite && std::isfinite(largest)
+                               ? step : std::numeric_limits<float>::quiet_NaN();
+        steps_[at / group] = kept;
+        sums_[at / group] = kept * static_cast<float>(sum);
+    }
+
+    // Makes `count` numbers, value(i) for i from 0, the activations from `at` on, in the dtype that
+    // linears read.
+    template <typename Value>
+    void put(int64_t at, int count, Value&& value) {
+        float* const input = input_.data() + at;
+        bf16* const halves = halves_.data() + at;
+        if constexpr (sizeof(T) == sizeof(bf16)) {
+#pragma omp simd
+            for (int i = 0; i < count; ++i) {
+                const bf16 kept = from_float<bf16>(value(i));
+                halves[i] = kept;
+                input[i] = to_float(kept);
+            }
+        } else {
+#pragma omp simd
+            for (int i = 0; i < count; ++i) input[i] = value(i);
+        }
     }
 
     // RMSNorm of rows of states, into the activations. As in transformers, the normalized number
     // is rounded before the weight multiplies it.
     void normalize(const T* states, const void* weight, int count) {
-        const T* w = static_cast<const T*>(weight);
+        const T* const w = static_cast<const T*>(weight);
         for (int n = 0; n < count; ++n) {
-            const T* x = states + int64_t(n) * m_.hidden;
+            const T* const x = states + int64_t(n) * m_.hidden;
             const float factor = inverse_rms(x, m_.hidden);
-            for (int i = 0; i < m_.hidden; ++i)
-                put(int64_t(n) * m_.hidden + i,
-                    rounded<T>(to_float(x[i]) * factor) * to_float(w[i]));
+            put(int64_t(n) * m_.hidden, m_.hidden,
+                [=](int i) { return rounded<T>(to_float(x[i]) * factor) * to_float(w[i]); });
         }
     }
 
@@ -329,7 +362,8 @@ class Engine {
 #pragma omp simd
             for (int d = 0; d < dim; ++d) out[d] += factor * seen[d];
         }
-        for (int d = 0; d < dim; ++d) put(row * dim + d, out[d] / sum);
+        const float* const merged = out;
+        put(row * dim, dim, [=](int d) { return merged[d] / sum; });
     }
 
     // states + linear(activations), row chunks; into `to`.
@@ -367,7 +401,8 @@ class Engine {
                 kept = rounded<T>(kept) * rounded<T>(value);
             });
         });
-        for (int64_t at = 0; at < int64_t(rows()) * wide; ++at) put(at, activation_[at]);
+        const float* const product = activation_.data();
+        put(0, rows() * wide, [=](int i) { return product[i]; });
         add_linear(layer.down, middle_.data(), previous());
     }
 
@@ -377,8 +412,9 @@ class Engine {
     bool gaps_ = false;
     int32_t slot_[kMost], pad_[kMost];
     std::vector<T> state_[2], middle_;  // residual stream: before and after a layer; between halves
-    std::vector<float> input_, sums_;   // activations of the next linear
+    std::vector<float> input_, sums_, steps_;  // activations of the next linear
     std::vector<bf16> halves_;
+    std::vector<int8_t> upper_, lower_;
     std::vector<float> query_, activation_, seen_;
     std::vector<Partial> partial_;
     std::vector<Top> tops_;

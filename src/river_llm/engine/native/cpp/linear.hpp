@@ -12,6 +12,10 @@
 #include <immintrin.h>
 #define RIVER_AVX512_BF16 1
 #endif
+#if defined(__AVX512VBMI__) && defined(__AVX512VNNI__)
+#include <immintrin.h>
+#define RIVER_AVX512_VNNI 1
+#endif
 
 namespace river {
 
@@ -36,7 +40,12 @@ struct Activations {
     int width;
     const float* values;   // [count, width]
     const bf16* halves;    // the same in bf16
-    const float* sums;     // int4: sum over each group, [count, width / group]
+    // Of int4: each group's sum [count, width / group] and, as fixed point, its step and the two
+    // halves of its numbers [count, width]: x = step * (256 * upper + lower).
+    const float* sums;
+    const float* steps;
+    const int8_t* upper;
+    const int8_t* lower;
 };
 
 constexpr int kMost = 16;   // tokens in a pass
@@ -157,92 +166,76 @@ inline void int4_block(
     }
 }
 
-#if RIVER_AVX512_BF16
-// The same for blocks of 64 rows and N activations. A code n becomes the bf16 number 128 + n by
-// setting bits, since 128 has just the seven bits of mantissa behind it.
-constexpr float kOffset = 128;
-
-//
-// Groups g, g + apart, .. (S of them) go together.
-template <int N, int S>
-void int4_groups(const Linear& linear, int first, const Activations& x, int from, int g, int apart,
-                 __m512 (&total)[4][N]) {
+#if RIVER_AVX512_VNNI
+// The same for blocks of 64 rows. The products are of whole numbers: a group's activations become
+// 16-bit fixed point, 256 * upper + lower, with a step of their own (what that loses is below 2^-16
+// of the largest of them). Groups g, g + apart, .. (S of them) go together.
+template <int S>
+void int4_groups(const Linear& linear, int first, const Activations& x, int n, int g, int apart,
+                 __m512 (&total)[4]) {
     const int columns = linear.columns, group = linear.group, groups = columns / group;
     const uint8_t* packed =
         static_cast<const uint8_t*>(linear.weight) + static_cast<int64_t>(first) * columns / 2;
-    const __m512i nibble = _mm512_set1_epi16(15), offset = _mm512_set1_epi16(0x4300);
-    __m512 dot[S][4][N];
-    for (auto& one : dot)
-        for (auto& part : one)
-            for (auto& sum : part) sum = _mm512_setzero_ps();
-    for (int k = 0; k < group; k += 2)
+    const int8_t* upper = x.upper + static_cast<int64_t>(n) * columns;
+    const int8_t* lower = x.lower + static_cast<int64_t>(n) * columns;
+    // Four columns of one row next to each other, rows 0-15 and 16-31.
+    const __m512i row = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+    const __m512i early = _mm512_add_epi32(
+        _mm512_mullo_epi32(row, _mm512_set1_epi32(0x01010101)), _mm512_set1_epi32(0x60402000));
+    const __m512i late = _mm512_add_epi8(early, _mm512_set1_epi8(16));
+    const __m512i nibble = _mm512_set1_epi8(15);
+    __m512i high[S][4], low[S][4];
+    for (int s = 0; s < S; ++s)
+        for (int i = 0; i < 4; ++i) high[s][i] = low[s][i] = _mm512_setzero_si512();
+    for (int k = 0; k < group; k += 4)
         for (int s = 0; s < S; ++s) {
             const int64_t column = static_cast<int64_t>(g + s * apart) * group + k;
             const uint8_t* at = packed + column * 32;
             _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadInt4, _MM_HINT_T0);
-            const __m256i* both = reinterpret_cast<const __m256i*>(at);
-            __m512i one = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both));
-            __m512i two = _mm512_cvtepu8_epi16(_mm256_loadu_si256(both + 1));
-            __m512i pairs[2] = {_mm512_unpacklo_epi16(one, two), _mm512_unpackhi_epi16(one, two)};
-            __m512bh weights[4];
-            for (int i = 0; i < 2; ++i) {
-                // (pairs & nibble) | offset in one instruction.
-                weights[i] = as_bf16(_mm512_ternarylogic_epi32(pairs[i], nibble, offset, 0xea));
-                weights[i + 2] = as_bf16(_mm512_or_si512(_mm512_srli_epi16(pairs[i], 4), offset));
-            }
-            for (int n = 0; n < N; ++n) {
-                int32_t bits;
-                std::memcpy(&bits, x.halves + static_cast<int64_t>(from + n) * columns + column,
-                            sizeof bits);
-                const __m512bh input = as_bf16(_mm512_set1_epi32(bits));
-                for (int i = 0; i < 4; ++i)
-                    dot[s][i][n] = _mm512_dpbf16_ps(dot[s][i][n], weights[i], input);
+            _mm_prefetch(reinterpret_cast<const char*>(at) + kAheadInt4 + 64, _MM_HINT_T0);
+            __m512i one = _mm512_loadu_si512(at), two = _mm512_loadu_si512(at + 64);
+            __m512i rows[2] = {_mm512_permutex2var_epi8(one, early, two),
+                               _mm512_permutex2var_epi8(one, late, two)};
+            int32_t bits[2];
+            std::memcpy(bits, upper + column, 4);
+            std::memcpy(bits + 1, lower + column, 4);
+            const __m512i up = _mm512_set1_epi32(bits[0]), down = _mm512_set1_epi32(bits[1]);
+            for (int i = 0; i < 4; ++i) {
+                __m512i codes = i < 2 ? rows[i] : _mm512_srli_epi16(rows[i - 2], 4);
+                codes = _mm512_and_si512(codes, nibble);
+                high[s][i] = _mm512_dpbusd_epi32(high[s][i], codes, up);
+                low[s][i] = _mm512_dpbusd_epi32(low[s][i], codes, down);
             }
         }
-    // Interleaving two columns left rows 0-3, 8-11, .. in one register, 4-7, 12-15, .. in another.
-    const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(4));
-    const __m512i upper = _mm512_set1_epi32(static_cast<int>(0xffff0000));
     for (int s = 0; s < S; ++s) {
         const int now = g + s * apart;
         const bf16* grid = linear.grid + (static_cast<int64_t>(now) * linear.rows + first) * 2;
+        const float sum = x.sums[n * groups + now];
+        const __m512 step = _mm512_set1_ps(x.steps[n * groups + now]);
         for (int i = 0; i < 4; ++i) {
-            const bf16* rows = grid + (i / 2) * 64;
-            __m512i picked = _mm512_permutex2var_epi32(
-                _mm512_loadu_si512(rows), i % 2 ? odd : even, _mm512_loadu_si512(rows + 32));
-            __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(picked, 16));
-            __m512 zero = _mm512_castsi512_ps(_mm512_and_si512(picked, upper));
-            for (int n = 0; n < N; ++n) {
-                const float sum = x.sums[(from + n) * groups + now];
-                __m512 centred =
-                    _mm512_sub_ps(dot[s][i][n], _mm512_set1_ps((kOffset + kMiddle) * sum));
-                total[i][n] = _mm512_fmadd_ps(scale, centred, total[i][n]);
-                total[i][n] = _mm512_fmadd_ps(zero, _mm512_set1_ps(sum), total[i][n]);
-            }
+            __m512i both = _mm512_loadu_si512(grid + 32 * i);
+            __m512 scale = _mm512_castsi512_ps(_mm512_slli_epi32(both, 16));
+            __m512 zero = _mm512_castsi512_ps(
+                _mm512_and_si512(both, _mm512_set1_epi32(static_cast<int>(0xffff0000))));
+            __m512i dot = _mm512_add_epi32(_mm512_slli_epi32(high[s][i], 8), low[s][i]);
+            __m512 centred = _mm512_fmadd_ps(
+                _mm512_cvtepi32_ps(dot), step, _mm512_set1_ps(-kMiddle * sum));
+            total[i] = _mm512_fmadd_ps(scale, centred, total[i]);
+            total[i] = _mm512_fmadd_ps(zero, _mm512_set1_ps(sum), total[i]);
         }
     }
 }
 
-template <int N, int S>
-void int4_block_avx512(
-    const Linear& linear, int first, const Activations& x, int from, float* out, int stride) {
-    const int groups = linear.columns / linear.group, apart = groups / S;
-    __m512 total[4][N];
-    for (auto& part : total)
-        for (auto& one : part) one = _mm512_setzero_ps();
-    for (int g = 0; g < apart; ++g)
-        int4_groups<N, S>(linear, first, x, from, g, apart, total);
-    for (int g = apart * S; g < groups; ++g)
-        int4_groups<N, 1>(linear, first, x, from, g, 0, total);
-    // Back into the order of rows: every four of one register, then four of the other.
-    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
-    for (int n = 0; n < N; ++n)
-        for (int i = 0; i < 4; i += 2) {
-            float* rows = out + n * stride + i * 16;
-            _mm512_storeu_ps(rows, _mm512_permutex2var_ps(total[i][n], low, total[i + 1][n]));
-            _mm512_storeu_ps(rows + 16, _mm512_permutex2var_ps(total[i][n], high, total[i + 1][n]));
-        }
+inline void int4_block_avx512(
+    const Linear& linear, int first, const Activations& x, int n, float* out) {
+    constexpr int kStreams = 2;
+    const int groups = linear.columns / linear.group, apart = groups / kStreams;
+    __m512 total[4];
+    for (auto& part : total) part = _mm512_setzero_ps();
+    for (int g = 0; g < apart; ++g) int4_groups<kStreams>(linear, first, x, n, g, apart, total);
+    for (int g = apart * kStreams; g < groups; ++g)
+        int4_groups<1>(linear, first, x, n, g, 0, total);
+    for (int i = 0; i < 4; ++i) _mm512_storeu_ps(out + 16 * i, total[i]);
 }
 #endif
 
@@ -251,18 +244,16 @@ void int4_block_avx512(
 
 // One block of int4 rows times every activation. out: [count, kBlock].
 inline void multiply_block(const Linear& linear, int first, const Activations& x, float* out) {
-    int n = 0;
-#if RIVER_AVX512_BF16
-    if (linear.block == 64) {
-        for (; n + 2 <= x.count; n += 2)
-            int4_block_avx512<2, 1>(linear, first, x, n, out + n * kBlock, kBlock);
-        for (; n < x.count; ++n)
-            int4_block_avx512<1, 4>(linear, first, x, n, out + n * kBlock, kBlock);
-    }
+    for (int n = 0; n < x.count; ++n) {
+#if RIVER_AVX512_VNNI
+        if (linear.block == 64) {
+            int4_block_avx512(linear, first, x, n, out + n * kBlock);
+            continue;
+        }
 #endif
-    for (; n < x.count; ++n)
         int4_block(linear, first, x.values + static_cast<int64_t>(n) * linear.columns,
                    x.sums + n * (linear.columns / linear.group), out + n * kBlock);
+    }
 }
 
 // Four rows `apart` from each other times every activation. out: [count, 4].

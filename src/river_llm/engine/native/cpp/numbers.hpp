@@ -29,14 +29,14 @@ inline float from_float<float>(float value) {
     return value;
 }
 
-// Round to nearest even, as torch does; NaN stays NaN.
+// Round to nearest even, as torch does; NaN stays NaN. Without a branch, for vectors.
 template <>
 inline bf16 from_float<bf16>(float value) {
     uint32_t bits;
     std::memcpy(&bits, &value, sizeof bits);
-    if (value != value) return {static_cast<uint16_t>((bits >> 16) | 0x40)};
-    bits += 0x7fff + ((bits >> 16) & 1);
-    return {static_cast<uint16_t>(bits >> 16)};
+    const uint32_t nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
+    const uint32_t nan = (bits >> 16) | 0x40;
+    return {static_cast<uint16_t>(value != value ? nan : nearest)};
 }
 
 // The value that a number of the model's dtype keeps.
