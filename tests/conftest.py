@@ -16,6 +16,7 @@ BENCHMARK_DATA = "RIVER_LLM_BENCHMARK_DATA"
 
 def pytest_configure(config: pytest.Config) -> None:
     # Two threads on a busy machine fight; one is as fast on tiny models.
+    os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
 
 
@@ -38,6 +39,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def rivers(tmp_path_factory: pytest.TempPathFactory):
     """A cache folder for packed weights that no other run shares."""
     return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(params=["eager", "compiled", "mixed"])
+def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Runs a test once per engine: it is the one that `tiny.make_executor` builds."""
+    import tiny
+
+    name: str = request.param
+    monkeypatch.setattr(tiny, "engine", name)
+    return name
 
 
 @pytest.fixture(scope="session")

@@ -5,15 +5,29 @@ from __future__ import annotations
 import pytest
 import torch
 
-from river_llm.cache import SlotCache, Source
+from river_llm.cache import SlotCache
 from river_llm.decoding import FullQuant, Mask, NoExit, River
 from river_llm.engine import executor as executor_module
 from river_llm.engine.eager import EagerExecutor
+from river_llm.engine.executor import Executor
+from river_llm.engine.native.executor import NarrowExecutor
 from river_llm.exits import Criterion, Fixed, Never, Similarity
 from river_llm.exits.threshold import Threshold
 from river_llm.quant.river import RiverLayers
 from test_anchors import SIMILARITY_BATCHES, assert_batch_follows_its_rows
-from tiny import COPIED, LAYERS, OTHER_PROMPT, PROMPT, QUANT, make_executor, run, tiny_model
+from tiny import (
+    COPIED,
+    ENGINES,
+    LAYERS,
+    OTHER_PROMPT,
+    PROMPT,
+    QUANT,
+    make_executor,
+    run,
+    tiny_model,
+)
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 TOKENS = 16
 
@@ -53,28 +67,32 @@ def test_a_copied_river_one_layer_off_is_not_no_exit(rivers, monkeypatch):
     assert differ(logits(arm(River, Fixed(LAYERS, 2), rivers, COPIED)), expected)
 
 
-def test_a_river_that_starts_a_layer_late_is_not_full_quant(rivers, monkeypatch):
+def test_a_river_that_starts_a_layer_late_is_not_full_quant(engine, rivers, monkeypatch):
     expected = logits(arm(FullQuant, Never(LAYERS), rivers))
-    original = EagerExecutor.river
-    monkeypatch.setattr(
-        EagerExecutor, "river", lambda self, first, last: original(self, first + 1, last)
-    )
+    kind = ENGINES[engine]
+    original = kind.river
+    monkeypatch.setattr(kind, "river", lambda self, first, last: original(self, first + 1, last))
     assert differ(logits(arm(River, Fixed(LAYERS, 0), rivers)), expected)
 
 
 def test_a_river_with_a_cache_of_its_own_is_not_no_exit(rivers, monkeypatch):
     """What the river writes must be what the backbone reads."""
     expected = logits(arm(NoExit, Never(LAYERS), rivers, COPIED))
-    original = SlotCache.update
+    decoder = arm(River, Fixed(LAYERS, 2), rivers, COPIED)
+    executor, slots = decoder.executor, []
+    begin, flow = executor.begin, executor.river
 
-    def lost(self, k, v, *rest, **named):
-        keys, values = original(self, k, v, *rest, **named)
-        if self.source[self._layer, 0, self._target[0]] == int(Source.RIVER):
-            self.k[self._layer][:, :, self._target] = 0
-        return keys, values
+    def noted(inputs):
+        slots[:] = inputs.slots
+        begin(inputs)
 
-    monkeypatch.setattr(SlotCache, "update", lost)
-    assert differ(logits(arm(River, Fixed(LAYERS, 2), rivers, COPIED)), expected)
+    def lost(first, last):
+        flow(first, last)
+        decoder.cache.k[first:last, :, :, slots] = 0
+
+    monkeypatch.setattr(executor, "begin", noted)
+    monkeypatch.setattr(executor, "river", lost)
+    assert differ(logits(decoder), expected)
 
 
 def test_a_batch_whose_padding_is_forgotten_differs_from_single_runs(rivers, monkeypatch):
@@ -123,16 +141,16 @@ def test_forced_tokens_that_are_not_fed_change_the_logits(rivers):
 def test_one_more_transfer_is_counted(rivers, monkeypatch):
     decoder = arm(River, Similarity(LAYERS, 1.01), rivers, prefill="backbone")
     decoder.prefill([PROMPT])
-    original = decoder.executor.score
+    original = decoder.executor.until
 
-    def chatty():
-        decoder.executor.read(original())
-        return original()
+    def chatty(*arguments):
+        decoder.executor.read(torch.zeros(1))
+        return original(*arguments)
 
-    monkeypatch.setattr(decoder.executor, "score", chatty)
+    monkeypatch.setattr(decoder.executor, "until", chatty)
     before = decoder.executor.reads
     decoder.step()
-    assert decoder.executor.reads - before == 1 + 2 * (LAYERS - 1)
+    assert decoder.executor.reads - before == 1 + (LAYERS - 1) + 1
 
 
 @pytest.mark.parametrize("row", [0, 1])
@@ -153,6 +171,7 @@ def test_a_finished_row_no_longer_decides_the_depth(row, rivers):
 @pytest.mark.parametrize("settings", SIMILARITY_BATCHES)
 def test_a_batch_that_follows_its_most_similar_row_is_noticed(settings, rivers, monkeypatch):
     monkeypatch.setattr(executor_module, "min", max, raising=False)
+    monkeypatch.setattr(NarrowExecutor, "until", Executor.until)
     with pytest.raises(AssertionError):
         assert_batch_follows_its_rows("qwen3", rivers, **settings)
 

@@ -20,8 +20,10 @@ from river_llm.decoding import FullQuant, NoExit, River
 from river_llm.engine.executor import NumericsError, StepInputs
 from river_llm.exits import Fixed, Never, Replay, Similarity
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.loading import model_fingerprint
 from river_llm.quant import rtn_int4
 from river_llm.quant.grid import split_groups
+from river_llm.quant.river import build_river
 from tiny import (
     COPIED,
     KINDS,
@@ -36,6 +38,8 @@ from tiny import (
     run,
     tiny_model,
 )
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 TOKENS = 24
 INT8 = RtnInt8Config()
@@ -95,11 +99,15 @@ def test_no_exit_equals_transformers_generate(kind, rivers):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_no_exit_without_rotary_positions_is_not_generate(kind, rivers):
+def test_no_exit_without_rotary_positions_is_not_generate(kind, rivers, monkeypatch):
+    original = BackboneAdapter.rotary_table
+
+    def first_position(self, length):
+        return tuple(table[:1].expand(length, -1) for table in original(self, length))
+
+    monkeypatch.setattr(BackboneAdapter, "rotary_table", first_position)
     model = tiny_model(kind)
-    decoder = no_exit(model, rivers)
-    decoder.executor._cos = torch.ones_like(decoder.executor._cos)
-    tokens, _, _ = run(decoder, [PROMPT], TOKENS)
+    tokens, _, _ = run(no_exit(model, rivers), [PROMPT], TOKENS)
     assert tokens[0] != generate(model, PROMPT, TOKENS)[0]
 
 
@@ -229,9 +237,11 @@ def test_slots_say_who_wrote_them(rivers):
 def test_river_shares_everything_but_linears(rivers):
     model = tiny_model("llama_bias")
     before = {name: p.clone() for name, p in model.state_dict().items()}
-    executor, _ = make_executor(model, Never(LAYERS), rivers)
-    for index, layer in enumerate(executor.adapter.layers):
-        exit_layer = executor._stacks[Source.RIVER].acquire(index, 1)
+    adapter = BackboneAdapter(model)
+    fingerprint = model_fingerprint(model)
+    stack = build_river(adapter, QUANT, fingerprint, cache=rivers, kernels=False)
+    for index, layer in enumerate(adapter.layers):
+        exit_layer = stack.acquire(index, 1)
         assert exit_layer is not layer
         assert exit_layer.input_layernorm is layer.input_layernorm
         own = {id(m) for m in layer.modules() if isinstance(m, nn.Linear)}

@@ -14,7 +14,7 @@ from functools import partial
 import pytest
 import torch
 
-from river_llm.cache import SlotCache, Source
+from river_llm.cache import Source
 from river_llm.config import RecomputeConfig
 from river_llm.decoding import (
     FullQuant,
@@ -46,6 +46,8 @@ from tiny import (
     run,
     tiny_model,
 )
+
+pytestmark = pytest.mark.usefixtures("engine")
 
 TOKENS = 20
 
@@ -124,8 +126,9 @@ def test_mask_equals_attention_over_the_compact_list_of_entries(kind, rivers):
 
 def test_a_mask_that_shows_empty_slots_differs(rivers, monkeypatch):
     decoder = make("qwen3", Mask, rivers)
+    begin = decoder.executor.begin
     monkeypatch.setattr(
-        SlotCache, "filled", lambda self, layer: torch.ones(1, 1, 1, self._extent, dtype=torch.bool)
+        decoder.executor, "begin", lambda inputs: begin(replace(inputs, gaps=False))
     )
     tokens, logits, depths = run(decoder, [PROMPT], TOKENS)
     fed = PROMPT + tokens[0]
@@ -162,13 +165,14 @@ def test_state_propagation_writes_what_each_layer_would_for_the_exit_state(kind,
     assert depth < LAYERS
     executor = decoder.executor
     state, spy = executor.hidden(), Spy()
-    rotary = (executor._cos[[position]][None], executor._sin[[position]][None])
+    cos, sin = executor.adapter.rotary_table(position + 1)
+    rotary = (cos[None, [position]], sin[None, [position]])
     for layer in range(depth, LAYERS):
         with torch.no_grad():
             module = executor.adapter.layers[layer]
             executor.adapter.run_layer(module, state, None, rotary, spy)
-        assert torch.allclose(decoder.cache.k[layer, 0, :, position], spy.k[0, :, 0], atol=1e-6)
-        assert torch.allclose(decoder.cache.v[layer, 0, :, position], spy.v[0, :, 0], atol=1e-6)
+        assert torch.allclose(decoder.cache.k[layer, 0, :, position], spy.k[0, :, 0], atol=1e-5)
+        assert torch.allclose(decoder.cache.v[layer, 0, :, position], spy.v[0, :, 0], atol=1e-5)
     column = decoder.cache.source[:, 0, position].tolist()
     assert column == [int(Source.BACKBONE)] * depth + [int(Source.PROPAGATED)] * (LAYERS - depth)
 
@@ -177,18 +181,23 @@ def test_state_propagation_emits_from_the_exit_state(rivers):
     decoder = make("llama", StatePropagation, rivers)
     decoder.prefill([PROMPT])
     logits = decoder.step().logits
-    assert torch.equal(logits, decoder.executor.adapter.head(decoder.executor.hidden()))
+    expected = decoder.executor.adapter.head(decoder.executor.hidden())
+    assert torch.allclose(logits, expected, atol=1e-5)
 
 
 def test_propagating_with_another_layers_projections_differs(rivers, monkeypatch):
     expected = run(make("llama", StatePropagation, rivers), [PROMPT], TOKENS)
     proves(expected[2])
     decoder = make("llama", StatePropagation, rivers)
-    adapter = decoder.executor.adapter
-    original = adapter.project_kv
-    monkeypatch.setattr(
-        adapter, "project_kv", lambda layer, *rest: original(adapter.layers[0], *rest)
-    )
+    original, cache = decoder.executor.kv_only, decoder.cache
+
+    def lower_layers(first, last):
+        original(first, last)
+        slot = decoder._length
+        for buffer in (cache.k, cache.v):
+            buffer[first:last, :, :, slot] = buffer[first - 1, :, :, slot]
+
+    monkeypatch.setattr(decoder.executor, "kv_only", lower_layers)
     assert not torch.allclose(run(decoder, [PROMPT], TOKENS)[1], expected[1], atol=1e-2)
 
 
@@ -393,17 +402,28 @@ def layer_runs(decoder):
     """How often each (layer, slot) of the backbone runs from now on."""
     runs, at = Counter(), []
     executor = decoder.executor
-    begin, backbone = executor.begin, executor.backbone
+    begin, backbone, until = executor.begin, executor.backbone, executor.until
 
     def noted(inputs):
         at[:] = inputs.slots
         begin(inputs)
 
-    def counted(first, last):
+    def count(first, last):
         runs.update((layer, slot) for layer in range(first, last) for slot in at)
+
+    def counted(first, last):
+        count(first, last)
         backbone(first, last)
 
-    executor.begin, executor.backbone = noted, counted
+    def counted_until(first, last, live):
+        # An engine need not come back to `backbone` for each layer.
+        executor.backbone = backbone
+        left = until(first, last, live)
+        executor.backbone = counted
+        count(first, left.depth)
+        return left
+
+    executor.begin, executor.backbone, executor.until = noted, counted, counted_until
     return runs
 
 

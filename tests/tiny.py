@@ -15,7 +15,9 @@ from transformers import (
 from river_llm.cache import SlotCache
 from river_llm.config import NoQuantConfig, QuantConfig, RtnInt4Config
 from river_llm.decoding import Decoder
+from river_llm.engine.compiled import CompiledExecutor
 from river_llm.engine.eager import EagerExecutor
+from river_llm.engine.executor import Executor
 from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
@@ -28,6 +30,23 @@ VOCAB = 97
 SLOTS = 96
 PROMPT = [5, 9, 31, 7, 2, 88, 40]
 OTHER_PROMPT = [3, 17, 60, 61]
+
+
+class MixedExecutor(CompiledExecutor):
+    """Passes of 3 tokens and more go to the eager half: both write and read one cache."""
+
+    def __init__(self, *parts) -> None:
+        super().__init__(*parts)
+        self.narrow.most_rows = 2
+
+
+ENGINES: dict[str, type[EagerExecutor] | type[CompiledExecutor]] = {
+    "eager": EagerExecutor,
+    "compiled": CompiledExecutor,
+    "mixed": MixedExecutor,
+}
+engine = "eager"
+"""Which of them `make_executor` builds; the fixture `engine` sets it."""
 
 QUANT = RtnInt4Config(group_size=32)
 COPIED = NoQuantConfig()
@@ -83,7 +102,7 @@ def make_executor(
     quant: QuantConfig = QUANT,
     batch: int = 1,
     slots: int = SLOTS,
-) -> tuple[EagerExecutor, SlotCache]:
+) -> tuple[Executor, SlotCache]:
     """An executor with a river, and its cache."""
     adapter = BackboneAdapter(model)
     river: Layers = build_river(
@@ -93,7 +112,7 @@ def make_executor(
         LAYERS, batch, adapter.kv_heads, slots, adapter.head_dim, adapter.dtype, adapter.device
     )
     backbone = ResidentLayers(adapter.layers)
-    return EagerExecutor(adapter, cache, criterion, backbone, river), cache
+    return ENGINES[engine](adapter, cache, criterion, backbone, river), cache
 
 
 def run(decoder: Decoder, prompts: list[list[int]], count: int):

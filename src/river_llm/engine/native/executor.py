@@ -82,7 +82,16 @@ class NarrowExecutor(Executor):
 
     def _records(self, stack: Layers) -> Any:
         # A narrow pass gets the layers that serve one token.
-        return layer_records([stack.acquire(n, 1) for n in range(self.num_layers)])
+        records = layer_records([stack.acquire(n, 1) for n in range(self.num_layers)])
+        for record in records:
+            # q, k and v are parted between threads by heads.
+            blocks = {getattr(record, name).block for name in "qkv"} - {0}
+            if any(self.adapter.head_dim % block for block in blocks):
+                raise EngineUnavailable(
+                    f"4-bit weights are packed by {max(blocks)} rows, which parts heads of "
+                    f"{self.adapter.head_dim}"
+                )
+        return records
 
     def _model_record(self) -> ModelRecord:
         adapter, cache = self.adapter, self.cache
@@ -117,9 +126,7 @@ class NarrowExecutor(Executor):
     def begin(self, inputs: StepInputs) -> None:
         slots, pad = list(inputs.slots), list(inputs.pad)
         if slots[-1] + 1 > self.cache.slots:
-            raise UserError(
-                f"slot {slots[-1]} is beyond the cache of {self.cache.slots} slots"
-            )
+            raise UserError(f"slot {slots[-1]} is beyond the cache of {self.cache.slots} slots")
         self._batch, self._tokens = len(pad), len(slots)
         self._inputs = inputs
         ids = None
@@ -139,9 +146,7 @@ class NarrowExecutor(Executor):
         )
         if inputs.hidden is not None:
             states = inputs.hidden.to(self.adapter.dtype).contiguous()
-            ctypes.memmove(
-                self._calls.river_state(self._handle), states.data_ptr(), states.nbytes
-            )
+            ctypes.memmove(self._calls.river_state(self._handle), states.data_ptr(), states.nbytes)
 
     def backbone(self, first: int, last: int) -> None:
         self._run(Source.BACKBONE, first, last)
@@ -193,9 +198,7 @@ class NarrowExecutor(Executor):
         self.reads += tests.value
         if tests.value and math.isnan(score.value):
             raise NumericsError(f"the exit score after backbone layer {depth - 1} is NaN")
-        return Exit(
-            depth, score.value if tests.value else None, bool(fired.value), tests.value
-        )
+        return Exit(depth, score.value if tests.value else None, bool(fired.value), tests.value)
 
     @property
     def _pooled(self) -> bool:
@@ -261,5 +264,3 @@ def check_model(adapter: BackboneAdapter) -> None:
     widest = load_library().calls.river_widest_head()
     if adapter.head_dim > widest or adapter.head_dim % 2:
         raise EngineUnavailable(f"it has no heads of width {adapter.head_dim}")
-
-
