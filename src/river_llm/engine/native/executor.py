@@ -99,7 +99,7 @@ class NarrowExecutor(Executor):
         attn: Any = adapter.layers[0].self_attn
         norm: Any = adapter.layers[0].input_layernorm
         cos, sin = adapter.rotary_table(cache.slots)
-        head = adapter.head
+        head: Any = adapter.head
         # Kept, since the record holds addresses alone.
         self._tables = (cos.float().contiguous(), sin.float().contiguous())
         return ModelRecord(
