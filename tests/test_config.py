@@ -40,7 +40,11 @@ REQUIRED = {
     "static_first": ["method.k=3"],
     "static_last": ["method.k=3"],
     "static_ranked": ["method.k=3"],
+    "random": ["model.shape=phi4_mini"],
 }
+
+NAMES = {"random": "random-phi4_mini"}
+"""Options whose name holds a setting."""
 METHODS = [
     "full_quant",
     "mask",
@@ -96,7 +100,8 @@ def test_every_quantizer_composes(name: str):
 
 @pytest.mark.parametrize("name", options("model"))
 def test_every_model_composes(name: str):
-    assert load_config([f"model={name}"]).model.name == name
+    config = load_config([f"model={name}", *REQUIRED.get(name, [])])
+    assert config.model.name == NAMES.get(name, name)
 
 
 @pytest.mark.parametrize("name", options("engine"))
@@ -119,7 +124,7 @@ def test_an_option_is_called_like_its_file(path: Path):
     elif path.parent not in (CONF, CONF / "hydra" / "sweeper"):
         group, name = path.parent.name, path.stem
         config = load_config([f"{group}={name}", *REQUIRED.get(name, [])])
-        assert getattr(config, group).name == name
+        assert getattr(config, group).name == NAMES.get(name, name)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +185,7 @@ def test_yaml_defaults_agree_with_the_schema():
         ("exp", ["gsm8k", "gsm_mini", "humaneval", "math"]),
         ("method", METHODS),
         ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
-        ("model", ["llama3.1_8b", "llama3.2_1b", "smollm2_135m"]),
+        ("model", ["llama3.1_8b", "llama3.2_1b", "random", "smollm2_135m"]),
         ("quant", ["hqq_int4", "none", "rtn_int4", "rtn_int8"]),
         ("engine", ["eager"]),
     ],

@@ -43,15 +43,27 @@ class DataConfig:
     fewshot_path: str | None = None
 
 
+RANDOM = "random"
+"""Value of `model.path` for random weights of a known shape."""
+
+ShapeName = Literal["smollm2_135m", "llama3.2_1b", "llama3.1_8b", "phi4_mini", "ministral3_8b"]
+"""The shapes that random weights can have."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ModelConfig:
-    """A hub id or a local folder; `path: embedded` is the model shipped as a package."""
+    """A hub id or a local folder; `path: embedded` is the model shipped as a package.
+
+    `path: random` has seeded random weights of a given `shape` and no tokenizer; it can be timed,
+    not evaluated.
+    """
 
     name: str
     path: str
     dtype: Literal["bf16", "fp16", "fp32"] = "bf16"
     device: str = "auto"
     chat: Literal["auto", "always", "never"] = "auto"
+    shape: ShapeName | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -425,6 +437,16 @@ def _check_ranges(config: RunConfig) -> None:
         raise UserError(
             f"model.name={config.model.name!r} names a folder of results: use letters, digits, "
             "dots, hyphens and underscores"
+        )
+    if config.model.path == RANDOM and config.model.shape is None:
+        raise UserError(
+            f"model.path={RANDOM} needs model.shape=: choose one of "
+            f"{', '.join(typing.get_args(ShapeName))}"
+        )
+    if config.model.path != RANDOM and config.model.shape is not None:
+        raise UserError(
+            f"model.shape={config.model.shape} is for model.path={RANDOM}: "
+            f"model.path={config.model.path} has a shape of its own"
         )
     at_least("limit", config.exp.limit, 0)
     at_least("exp.max_new_tokens", config.exp.max_new_tokens, 1)

@@ -124,7 +124,7 @@ def test_wide_steps_compute_what_narrow_steps_compute(kind, config, rivers):
     model = tiny_model(kind, torch.bfloat16)
     adapter, river = river_of(model, rivers, config)
     _, dense = river_of(model, rivers, config, kernels=False)
-    quantized = quantized_layers(adapter, config, model_fingerprint(model), rivers)
+    quantized = list(quantized_layers(adapter, config, model_fingerprint(model), rivers))
     hidden = torch.randn(1, 4, 64, generator=torch.Generator().manual_seed(4)).bfloat16()
     rotary = tuple(table[None] for table in adapter.rotary_table(4))
 

@@ -38,7 +38,7 @@ def count(monkeypatch):
 
 
 def layers_of(model, cache, config=RTN):
-    return quantized_layers(BackboneAdapter(model), config, model_fingerprint(model), cache)
+    return list(quantized_layers(BackboneAdapter(model), config, model_fingerprint(model), cache))
 
 
 def folders(cache) -> list:

@@ -60,8 +60,14 @@ def rank_layers(runtime: Runtime, config: RunConfig) -> tuple[int, ...]:
         config: a run with any method; its quantizer makes the river.
 
     Raises:
-        UserError: a context that is too short, or a likelihood that is not a number.
+        UserError: a model without a tokenizer, a context that is too short, or a likelihood that
+            is not a number.
     """
+    if runtime.model.tokenizer is None:
+        raise UserError(
+            f"method=static_ranked ranks layers on a text, which model.path={config.model.path} "
+            "cannot read: use static_first or static_last"
+        )
     adapter = runtime.adapter
     text = calibration_text()
     origin = {

@@ -55,7 +55,10 @@ class Runtime:
     def river(self, config: QuantConfig) -> RiverLayers:
         """The river of a quantizer; the last one is kept, two would fill memory for nothing."""
         if config not in self._rivers:
-            self._rivers = {config: build_river(self.adapter, config, self.model.fingerprint)}
+            stored_as = self.model.fingerprint if self.model.keep_packed else None
+            # The one before leaves memory first: two may not fit.
+            self._rivers = {}
+            self._rivers = {config: build_river(self.adapter, config, stored_as)}
         return self._rivers[config]
 
     def river_of(self, config: RunConfig) -> RiverLayers | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from river_llm.analysis.summary import summarize
-from river_llm.config import RunConfig, parse
+from river_llm.config import RANDOM, RunConfig, parse
 from river_llm.errors import UserError
 from river_llm.evaluation import measure
 from river_llm.evaluation.prompts import data_fingerprint
@@ -37,7 +37,16 @@ class RunResult:
 
 
 def build_task(config: RunConfig) -> Task:
-    """The task of a run."""
+    """The task of a run.
+
+    Raises:
+        UserError: a model without a tokenizer, or the task's own reasons.
+    """
+    if config.model.path == RANDOM:
+        raise UserError(
+            f"model.path={RANDOM} has no tokenizer, so there is nothing to evaluate: its decode "
+            "steps are timed by scripts/bench_decode.py"
+        )
     return build(
         config.exp.name,
         fewshot=config.exp.fewshot,

@@ -1,4 +1,4 @@
-"""Loading a backbone: the embedded model, a hub id or a local folder."""
+"""Loading a backbone: the embedded model, a hub id, a local folder, or random weights."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-from river_llm.config import ModelConfig
+from river_llm.config import RANDOM, ModelConfig
 from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter, check_supported
 from river_llm.models.embedded import ensure_embedded
+from river_llm.models.random_weights import SHAPES, random_fingerprint, random_model
 
 EMBEDDED = "embedded"
 _NOT_THE_MODEL = (
@@ -34,10 +35,11 @@ class LoadedModel:
 
     Attributes:
         adapter: the backbone.
-        tokenizer: its tokenizer.
+        tokenizer: its tokenizer; None: random weights, which have none.
         chat: whether prompts go through the chat template.
         eos_ids: every id that ends a text.
         fingerprint: SHA-256 of configuration and weights.
+        keep_packed: whether its quantized weights are worth a place on disk.
     """
 
     adapter: BackboneAdapter
@@ -45,6 +47,7 @@ class LoadedModel:
     chat: bool
     eos_ids: frozenset[int]
     fingerprint: str
+    keep_packed: bool = True
 
     def decode(self, ids: Any) -> str:
         """Text of token ids, special tokens left out, blanks as they are."""
@@ -55,12 +58,14 @@ class LoadedModel:
 
 
 def load_model(config: ModelConfig) -> LoadedModel:
-    """Loads weights and tokenizer.
+    """Loads weights and tokenizer, or makes random weights.
 
     Raises:
         UserError: device not there, model not found, architecture not known, no chat template.
     """
     device = resolve_device(config.device)
+    if config.path == RANDOM:
+        return _random(config, device)
     path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
     try:
         # Before gigabytes are loaded.
@@ -94,6 +99,22 @@ def load_model(config: ModelConfig) -> LoadedModel:
         chat=chat and config.chat != "never",
         eos_ids=eos_ids(prepared, tokenizer),
         fingerprint=model_fingerprint(prepared),
+    )
+
+
+def _random(config: ModelConfig, device: torch.device) -> LoadedModel:
+    if config.shape is None:
+        raise TypeError("random weights need a shape")
+    if config.chat == "always":
+        raise UserError("model.chat=always, but random weights have no chat template")
+    model = random_model(SHAPES[config.shape].config(), DTYPES[config.dtype], device)
+    return LoadedModel(
+        adapter=BackboneAdapter(model),
+        tokenizer=None,
+        chat=False,
+        eos_ids=frozenset(),
+        fingerprint=random_fingerprint(config.shape, config.dtype),
+        keep_packed=False,
     )
 
 

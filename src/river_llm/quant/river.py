@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -87,7 +88,7 @@ class RiverLayers:
 def build_river(
     adapter: BackboneAdapter,
     config: QuantConfig,
-    fingerprint: str,
+    fingerprint: str | None,
     *,
     cache: Path | None = None,
     kernels: bool = True,
@@ -97,7 +98,8 @@ def build_river(
     Args:
         adapter: the backbone; not changed.
         config: quantizer with its settings, or no quantization (copied linears).
-        fingerprint: hash of the backbone's weights, key of the packed weights on disk.
+        fingerprint: hash of the backbone's weights, key of the packed weights on disk; None: the
+            packed weights are not kept there.
         cache: root of the cache; None: the user's.
         kernels: False: dequantized copies everywhere (the numerics oracle).
 
@@ -107,7 +109,9 @@ def build_river(
     if isinstance(config, NoQuantConfig):
         return _copied(adapter)
     weights = quantized_layers(adapter, config, fingerprint, cache)
-    obstacle = _obstacle(adapter, weights) if kernels else "dequantized on request"
+    first = next(weights)
+    weights = chain([first], weights)
+    obstacle = _obstacle(adapter, first) if kernels else "dequantized on request"
     if obstacle is not None:
         if kernels:
             bits = quant_record(config)["bits"]
@@ -120,43 +124,43 @@ def build_river(
     return _packed(adapter, weights)
 
 
-def _obstacle(adapter: BackboneAdapter, weights: list[LayerWeights]) -> str | None:
-    """First reason against the kernel; one backend for the whole river keeps timings clear."""
-    for layer in weights:
-        for weight in layer.values():
-            reason = kernel_obstacle(weight, adapter.dtype, adapter.device)
-            if reason is not None:
-                return reason
+def _obstacle(adapter: BackboneAdapter, layer: LayerWeights) -> str | None:
+    """First reason against the kernel; one backend for the whole river keeps timings clear.
+
+    Every layer of a known architecture has the same shapes, so one speaks for all.
+    """
+    for weight in layer.values():
+        reason = kernel_obstacle(weight, adapter.dtype, adapter.device)
+        if reason is not None:
+            return reason
     return None
 
 
-def _packed(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayers:
-    # Every layer of a known architecture has the same shapes: one scratch matrix a name.
+def _packed(adapter: BackboneAdapter, weights: Iterator[LayerWeights]) -> RiverLayers:
+    # The same shapes in every layer: one scratch matrix a name.
     scratch = {name: torch.empty_like(m.weight) for name, m in adapter.linears(0).items()}
 
-    def packed(layer: int) -> Callable[[str], nn.Module]:
+    def packed(layer: int, quantized: LayerWeights) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
-        return lambda name: kernel_linear(weights[layer][name], linears[name].bias)
+        return lambda name: kernel_linear(quantized[name], linears[name].bias)
 
     def over_scratch(layer: int) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
         return lambda name: _dense(scratch[name], linears[name].bias)
 
-    layers = [adapter.rebuild_layer(n, packed(n)) for n in range(adapter.num_layers)]
+    layers = [adapter.rebuild_layer(n, packed(n, layer)) for n, layer in enumerate(weights)]
     wide = [adapter.rebuild_layer(n, over_scratch(n)) for n in range(adapter.num_layers)]
     # One kind of weight in the whole river, so one kernel.
     kernel = next(m for m in layers[0].modules() if isinstance(m, KernelLinear))
     return RiverLayers(layers, _same_backend(adapter, kernel.backend), wide, kernel.wide_step)
 
 
-def _dequantized(adapter: BackboneAdapter, weights: list[LayerWeights]) -> RiverLayers:
-    def dense(layer: int) -> Callable[[str], nn.Module]:
+def _dequantized(adapter: BackboneAdapter, weights: Iterator[LayerWeights]) -> RiverLayers:
+    def dense(layer: int, quantized: LayerWeights) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
-        return lambda name: _dense(
-            weights[layer][name].dequantize(adapter.dtype), linears[name].bias
-        )
+        return lambda name: _dense(quantized[name].dequantize(adapter.dtype), linears[name].bias)
 
-    layers = [adapter.rebuild_layer(n, dense(n)) for n in range(adapter.num_layers)]
+    layers = [adapter.rebuild_layer(n, dense(n, layer)) for n, layer in enumerate(weights)]
     return RiverLayers(layers, _same_backend(adapter, "dequantized"))
 
 

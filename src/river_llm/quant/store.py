@@ -1,4 +1,7 @@
-"""Quantized weights of a whole backbone: made once with progress, kept on disk."""
+"""Quantized weights of a whole backbone: made once with progress, kept on disk.
+
+They come layer by layer, so that a caller that packs each one holds no unpacked copy of the rest.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from tqdm import tqdm
 
 from river_llm.artifacts import ensure_folder
@@ -34,32 +38,45 @@ LayerWeights = dict[str, QuantizedWeight]
 def quantized_layers(
     adapter: BackboneAdapter,
     config: Quantizer,
-    fingerprint: str,
+    fingerprint: str | None,
     cache: Path | None = None,
-) -> list[LayerWeights]:
-    """The quantized linears of every backbone layer, from disk where they are there.
+) -> Iterator[LayerWeights]:
+    """The quantized linears of every backbone layer in order, from disk where they are there.
 
     Args:
         adapter: the backbone.
         config: the quantizer with its settings.
-        fingerprint: hash of the backbone's weights.
+        fingerprint: hash of the backbone's weights; None: they are not kept on disk, and each
+            layer is quantized when it is asked for.
         cache: root of the cache; None: :func:`river_llm.paths.cache_root`.
 
     Raises:
         UserError: a linear that cannot be quantized (its name, width and the group size).
     """
-    origin = {"format": FORMAT, "backbone": fingerprint, "quant": quant_record(config)}
-    key = hashlib.sha256(repr(sorted(origin.items())).encode()).hexdigest()[:16]
-    root = cache_root() if cache is None else cache
     # Refused before anything is written: every width is known.
     for name, weight in _named_weights(adapter):
         check_width(config, weight, name)
+    if fingerprint is None:
+        return _made(adapter, config)
+    origin = {"format": FORMAT, "backbone": fingerprint, "quant": quant_record(config)}
+    key = hashlib.sha256(repr(sorted(origin.items())).encode()).hexdigest()[:16]
+    root = cache_root() if cache is None else cache
 
     def make(folder: Path) -> None:
         _write(folder / _WEIGHTS, adapter, config)
 
     folder = ensure_folder(root / "rivers" / key, origin, frozenset({_WEIGHTS}), make)
     return _load(folder / _WEIGHTS, adapter, config)
+
+
+def _made(adapter: BackboneAdapter, config: Quantizer) -> Iterator[LayerWeights]:
+    layers = range(adapter.num_layers)
+    for layer in tqdm(layers, desc="quantizing the river", unit="layer"):
+        with torch.no_grad():
+            yield {
+                name: quantize(config, linear.weight, f"{layer}.{name}")
+                for name, linear in adapter.linears(layer).items()
+            }
 
 
 def _named_weights(adapter: BackboneAdapter) -> Iterator[tuple[str, torch.Tensor]]:
@@ -78,15 +95,16 @@ def _write(path: Path, adapter: BackboneAdapter, config: Quantizer) -> None:
     save_file(tensors, path)
 
 
-def _load(path: Path, adapter: BackboneAdapter, config: Quantizer) -> list[LayerWeights]:
-    stored: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in load_file(path, device=str(adapter.device)).items():
-        name, part = key.rsplit(".", 1)
-        stored.setdefault(name, {})[part] = tensor
-    return [
-        {
-            name: weight_type(config).from_stored(stored[f"{layer}.{name}"])
-            for name in adapter.linears(layer)
-        }
-        for layer in range(adapter.num_layers)
-    ]
+def _load(path: Path, adapter: BackboneAdapter, config: Quantizer) -> Iterator[LayerWeights]:
+    with safe_open(path, framework="pt", device=str(adapter.device)) as file:
+        stored: dict[str, dict[str, str]] = {}
+        for key in file.keys():  # noqa: SIM118, the file is no dict
+            name, part = key.rsplit(".", 1)
+            stored.setdefault(name, {})[part] = key
+        for layer in range(adapter.num_layers):
+            yield {
+                name: weight_type(config).from_stored(
+                    {part: file.get_tensor(k) for part, k in stored[f"{layer}.{name}"].items()}
+                )
+                for name in adapter.linears(layer)
+            }

@@ -53,7 +53,10 @@ def _run(config: RunConfig) -> Outcome:
     from river_llm.evaluation.report import show
     from river_llm.evaluation.run import execute
     from river_llm.evaluation.runtime import Runtime
+    from river_llm.evaluation.summary import build_task
 
+    # What can be refused without the weights is refused before they are there.
+    build_task(config)
     waits = False
     while True:
         try:
