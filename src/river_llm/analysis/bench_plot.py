@@ -10,6 +10,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
 from river_llm.analysis.bench_figures import Arms
@@ -47,15 +48,16 @@ def decode_figure(contexts: Mapping[int, Arms], layers: int, subtitle: str) -> F
     fig = Figure(figsize=(width, 5.6), dpi=DPI, layout="constrained")
     canvas = FigureCanvasAgg(fig)
     panels = fig.subplots(1, len(contexts), squeeze=False)[0]
-    fig.suptitle(
-        f"Time per token by exit depth\n{subtitle}", fontsize=10, x=0.01, ha="left", color=GREY
-    )
+    fig.suptitle("Time per token by exit depth", fontsize=12, fontweight="bold")
     for axes, (context, arms) in zip(panels, contexts.items(), strict=True):
         _panel(axes, arms, layers)
-        axes.set_title(f"{context} tokens in the cache", fontsize=10, loc="left")
+        axes.set_title(f"Behind {context} tokens", fontsize=9, color=GREY, loc="left")
         axes.set_xlabel(f"Exit depth: layers in the backbone, of {layers}")
     panels[0].set_ylabel("ms per token (median, quartiles)")
-    panels[0].legend(frameon=False, loc="lower right", fontsize=8)
+    handles, words = panels[0].get_legend_handles_labels()
+    fig.legend(
+        handles, words, title=subtitle, frameon=False, loc="outside lower left", ncols=2, fontsize=8
+    ).get_title().set(fontsize=8, color=GREY)
     # Labels need the final layout.
     canvas.draw()
     fig.set_layout_engine("none")
@@ -104,7 +106,7 @@ def _panel(axes: Axes, arms: Arms, layers: int) -> None:
             elinewidth=1.2,
             zorder=3,
         )
-    axes.set_xlim(-0.06 * layers, 1.08 * layers)
+    axes.set_xlim(-0.1 * layers, 1.08 * layers)
     top = max(arm["q3"] for arm in arms.values())
     axes.set_ylim(0, 1.12 * top)
 
@@ -119,7 +121,7 @@ def _label(axes: Axes, renderer: Any, arms: Arms, layers: int) -> None:
             cache = f", {arm['cache']} cache" if "cache" in arm else ""
             axes.annotate(
                 f"{PEERS[name]}{cache}: {value:.1f}",
-                (0.5, value),
+                (0.62, value),
                 (0, 2),
                 xycoords=("axes fraction", "data"),
                 textcoords="offset points",
@@ -127,6 +129,7 @@ def _label(axes: Axes, renderer: Any, arms: Arms, layers: int) -> None:
                 va="bottom",
                 fontsize=8,
                 color=text_color(PEER_COLORS[name]),
+                path_effects=[withStroke(linewidth=2.5, foreground="white")],
             )
             marks += boxes(axes, [((0, value), (layers, value), 3)])
             continue
