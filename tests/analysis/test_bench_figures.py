@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from river_llm.analysis.bench_figures import arm_figures, impossible, pass_figures
-from river_llm.analysis.bench_plot import decode_figure, decode_plot, depth_of
+from river_llm.analysis.bench_plot import decode_figure, decode_plot
 from river_llm.analysis.bench_table import bench_report, bench_table
 
 KINDS = {"backbone": 6e6, "river": 0.0, "head": 3e6, "kv": 0.5e6, "other": 0.5e6}
@@ -159,21 +159,6 @@ def test_the_report_tells_what_holds_for_all_arms():
     text = bench_report(several, {64: some_arms(), 512: some_arms()})
     assert text.index("Context 64") < text.index("Context 512") < text.index("of that")
     assert text.count("of that") == 1
-
-
-@pytest.mark.parametrize(
-    ("name", "mean", "depth"),
-    [
-        ("no_exit", 30.0, 30),
-        ("no_exit/eager", 30.0, 30),
-        ("full_quant", 0.0, 0),
-        ("static_last@3", 3.0, 3.0),
-        ("river~0.9", 4.5, 4.5),
-        ("llama_cpp", None, None),
-    ],
-)
-def test_where_an_arm_stands(name, mean, depth):
-    assert depth_of(name, {} if mean is None else {"mean_depth": mean}, 30) == depth
 
 
 def test_the_picture_joins_rivers_planned_depths_with_no_exit_and_bounds_them():

@@ -190,6 +190,8 @@ def test_a_context_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model)
         (["tau=0.5"], "unknown key tau"),
         (["+tau=0.5"], "unknown key tau"),
         (["exp=gsm8k"], "exp"),
+        (["model.name=a/b"], "model.name='a/b'"),
+        (["quant.group_size=0"], "quant.group_size=0 is too small"),
         (["engine=magic"], "unknown engine 'magic'"),
         (["arms=[river~2]"], "arms=[river~2]"),
     ],

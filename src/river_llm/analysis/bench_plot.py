@@ -19,9 +19,6 @@ from river_llm.analysis.labels import place_labels
 from river_llm.analysis.styles import GREY, OTHER_STYLE, STYLES
 
 PEERS = {"hf_generate": "transformers generate", "llama_cpp": "llama.cpp"}
-ENDS = {"no_exit": 1.0, "no_exit/eager": 1.0, "full_quant": 0.0, "quant_decode": 0.0}
-"""Arms without a depth in their name, by the share of the layers that run in the backbone."""
-
 BOUND_COLOR = "#D55E00"
 PEER_COLORS = {"hf_generate": "#8a5a00", "llama_cpp": "#7b4fa3"}
 
@@ -68,7 +65,7 @@ def decode_figure(contexts: Mapping[int, Arms], layers: int, subtitle: str) -> F
 
 def _panel(axes: Axes, arms: Arms, layers: int) -> None:
     plain_axes(axes)
-    line = _river_line(arms, layers)
+    line = _river_line(arms)
     depths = [depth for depth, _ in line]
     axes.plot(
         depths,
@@ -89,7 +86,7 @@ def _panel(axes: Axes, arms: Arms, layers: int) -> None:
         label="their bound: bytes read / bandwidth",
     )
     for name, arm in arms.items():
-        depth = depth_of(name, arm, layers)
+        depth = arm.get("mean_depth")
         if depth is None:
             color = PEER_COLORS[name]
             axes.axhline(arm["ms_per_token"], color=color, linewidth=1.4, zorder=1)
@@ -116,7 +113,7 @@ def _label(axes: Axes, renderer: Any, arms: Arms, layers: int) -> None:
     marks: list[Bbox] = []
     for name, arm in arms.items():
         value = arm["ms_per_token"]
-        depth = depth_of(name, arm, layers)
+        depth = arm.get("mean_depth")
         if depth is None:
             cache = f", {arm['cache']} cache" if "cache" in arm else ""
             axes.annotate(
@@ -137,7 +134,7 @@ def _label(axes: Axes, renderer: Any, arms: Arms, layers: int) -> None:
         texts.append(f"{name} {value:.1f}")
         colors.append(text_color(STYLES.get(family_of(name), OTHER_STYLE)[0]))
         marks += boxes(axes, [((depth, arm["q1"]), (depth, arm["q3"]), 6)])
-    line = _river_line(arms, layers)
+    line = _river_line(arms)
     for key in ("ms_per_token", "bound_ms"):
         marks += _along(axes, [(depth, arm[key]) for depth, arm in line if arm[key] is not None])
     place_labels(axes, renderer, anchors, texts, colors, marks)
@@ -162,20 +159,11 @@ def family_of(name: str) -> str:
     return name.partition("@")[0].partition("~")[0].partition("/")[0]
 
 
-def depth_of(name: str, arm: Mapping[str, Any], layers: int) -> float | None:
-    """Where an arm stands on the axis of depths; None: it has none."""
-    if name in ENDS:
-        return ENDS[name] * layers
-    depth: float | None = arm.get("mean_depth")
-    return depth
-
-
-def _river_line(arms: Arms, layers: int) -> list[tuple[float, Mapping[str, Any]]]:
+def _river_line(arms: Arms) -> list[tuple[float, Mapping[str, Any]]]:
     """River's planned depths and no_exit, by depth."""
     points = [
-        (depth, arm)
+        (arm["mean_depth"], arm)
         for name, arm in arms.items()
-        if (name.startswith("river@") or name == "no_exit")
-        and (depth := depth_of(name, arm, layers)) is not None
+        if name.startswith("river@") or name == "no_exit"
     ]
     return sorted(points, key=lambda point: point[0])

@@ -13,7 +13,6 @@ from river_llm.benchmark.arms import (
     HF_GENERATE,
     LLAMA_CPP,
     NO_EXIT,
-    Arm,
     parse_arms,
 )
 from river_llm.benchmark.decoders import DecoderArm, decoder_arm
@@ -22,7 +21,7 @@ from river_llm.benchmark.llama_cpp import GgufTraffic, LlamaCpp, gguf_path
 from river_llm.benchmark.rounds import TimedArm
 from river_llm.benchmark.settings import BenchConfig
 from river_llm.benchmark.transformers_arm import TransformersArm
-from river_llm.config import EagerConfig, ExpConfig, NoExitConfig, RunConfig
+from river_llm.config import EagerConfig, NoExitConfig
 from river_llm.errors import UserError
 from river_llm.evaluation.runtime import Runtime
 
@@ -79,7 +78,7 @@ def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
         elif arm.name == HF_GENERATE:
             built += [TransformersArm(adapter, cache, config.steps) for cache in CACHES]
         else:
-            run = _run(config, arm)
+            run = config.run(arm.method or NoExitConfig(), arm.criterion)
             own = decoder_arm(arm.name, runtime, run, tokens, slots)
             built.append(own)
             if arm.name == NO_EXIT:
@@ -100,16 +99,3 @@ def _llama_cpp(config: BenchConfig, runtime: Runtime, slots: int) -> LlamaCpp:
             f"{runtime.adapter.vocab_size}: give a GGUF file of the same model"
         )
     return LlamaCpp(path, traffic, torch.get_num_threads(), slots, config.steps)
-
-
-def _run(config: BenchConfig, arm: Arm) -> RunConfig:
-    """An arm's settings as those of a run."""
-    return RunConfig(
-        exp=ExpConfig(name="bench_decode", max_new_tokens=config.steps),
-        model=config.model,
-        method=arm.method or NoExitConfig(),
-        criterion=arm.criterion,
-        quant=config.quant,
-        engine=config.engine,
-        seed=config.seed,
-    )

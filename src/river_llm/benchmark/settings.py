@@ -6,7 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from river_llm.config import EagerConfig, ModelConfig, OutputConfig, QuantConfig, read
+from river_llm.config import (
+    CriterionConfig,
+    EagerConfig,
+    ExpConfig,
+    Method,
+    ModelConfig,
+    NeverConfig,
+    NoExitConfig,
+    OutputConfig,
+    QuantConfig,
+    RunConfig,
+    check_ranges,
+    read,
+)
 from river_llm.errors import UserError
 
 
@@ -25,6 +38,18 @@ class BenchConfig:
     hf_alone: bool = False
     seed: int = 0
     output: OutputConfig = field(default_factory=OutputConfig)
+
+    def run(self, method: Method, criterion: CriterionConfig) -> RunConfig:
+        """A method of this benchmark as a run; its task is never asked for."""
+        return RunConfig(
+            exp=ExpConfig(name="bench_decode", max_new_tokens=self.steps),
+            model=self.model,
+            method=method,
+            criterion=criterion,
+            quant=self.quant,
+            engine=self.engine,
+            seed=self.seed,
+        )
 
 
 def parse(composed: Mapping[str, Any]) -> BenchConfig:
@@ -51,4 +76,5 @@ def parse(composed: Mapping[str, Any]) -> BenchConfig:
         twice = sorted({str(name) for name in names if names.count(name) > 1})
         if twice:
             raise UserError(f"{key} names {twice[0]} twice: give each once")
+    check_ranges(config.run(NoExitConfig(), NeverConfig()))
     return config
