@@ -72,7 +72,7 @@ class LlamaCpp:
     def prefill(self, prompt: Sequence[int]) -> None:
         """Feeds a prompt, which stays in the server's cache."""
         self._prompt = list(prompt)
-        self.prefill_seconds = self._complete(1)["prompt_ms"] / 1000
+        self.prefill_seconds = self._complete(1, reuse=False)["prompt_ms"] / 1000
 
     def timed_pass(self) -> float:
         """Seconds of the decode steps behind the prompt's first token, by llama.cpp's clock.
@@ -81,7 +81,7 @@ class LlamaCpp:
         """
         time.sleep(SETTLE_SECONDS)
         # The first token comes with the prompt, whose last token is fed anew.
-        timings = self._complete(self._steps + 1)
+        timings = self._complete(self._steps + 1, reuse=True)
         time.sleep(SETTLE_SECONDS)
         if timings["predicted_n"] != self._steps + 1 or timings["prompt_n"] != 1:
             raise RuntimeError(f"llama.cpp did not decode {self._steps} steps alone: {timings}")
@@ -96,13 +96,13 @@ class LlamaCpp:
         """Version of the package, which is that of llama.cpp in it."""
         return {"version": importlib.metadata.version("xllamacpp")}
 
-    def _complete(self, tokens: int) -> dict[str, Any]:
+    def _complete(self, tokens: int, reuse: bool) -> dict[str, Any]:
         result = self._server.handle_completions(
             {
                 "prompt": self._prompt,
                 "n_predict": tokens,
                 "ignore_eos": True,
-                "cache_prompt": True,
+                "cache_prompt": reuse,
                 "samplers": ["top_k"],
                 "top_k": 1,
             }
