@@ -20,7 +20,7 @@ ROOT = Path(river_llm.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("sweeps",),
     ("composition",),
-    ("evaluation", "calibration"),
+    ("evaluation", "calibration", "benchmark"),
     ("analysis", "tracking"),
     ("tasks", "grading"),
     ("generation",),

@@ -148,3 +148,53 @@ def test_tests_are_counted_where_they_are_made(rivers):
     cap.prefill([PROMPT])
     # The first step exits at 2; the second ends there without asking.
     assert [cap.step().trace.tests for _ in range(2)] == [1, 0]
+
+
+@pytest.mark.parametrize("depth", range(LAYERS + 1))
+@pytest.mark.parametrize("tests", [0, 2])
+def test_the_kinds_sum_up_to_the_bytes_of_the_step(depth, tests, rivers):
+    adapter = BackboneAdapter(tiny_model("llama_bias", torch.bfloat16))
+    quant = RtnInt4Config(group_size=32)
+    river = build_river(adapter, quant, model_fingerprint(adapter.model), cache=rivers)
+    for traffic in (
+        Traffic(adapter, river),
+        Traffic(adapter, None),
+        Traffic(adapter, None, propagates=True),
+        Traffic(adapter, river, tests_read_head=True),
+    ):
+        kinds = traffic.step_breakdown(depth, 9, tests)
+        assert sum(kinds.values()) == traffic.step_bytes(depth, 9, tests)
+
+
+def test_the_kinds_of_a_step_that_leaves_the_backbone_at_2(rivers):
+    """Biases count with the norms, since both stacks read them."""
+    read = traffic_of("llama_bias", rivers, RtnInt4Config(group_size=32)).step_breakdown(2, 10)
+    assert read == {
+        "backbone": 2 * 2 * WEIGHTS,
+        "river": 3 * INT4,
+        "head": 2 * (64 + 97 * 64),
+        "kv": 10 * 2 * KV_SLOT,
+        "other": 2 * (LAYERS * (LAYER_NORMS + BIASES) + 64),
+    }
+
+
+def test_the_kinds_without_a_river(rivers):
+    adapter = BackboneAdapter(tiny_model("llama", torch.bfloat16))
+    head = 2 * (64 + 97 * 64)
+    assert Traffic(adapter, None).step_breakdown(2, 10) == {
+        "backbone": 2 * 2 * WEIGHTS,
+        "river": 0,
+        "head": head,
+        "kv": 10 * 2 * KV_SLOT * 2 // LAYERS,
+        "other": 2 * (2 * LAYER_NORMS + 64),
+    }
+    propagated = Traffic(adapter, None, propagates=True).step_breakdown(2, 10)
+    assert propagated["backbone"] == 2 * 2 * WEIGHTS + 3 * 2 * 2 * (32 * 64)
+    tested = Traffic(adapter, None, tests_read_head=True).step_breakdown(2, 10, 3)
+    assert tested["head"] == 4 * head
+
+
+def test_a_block_reads_one_row_of_the_embedding_for_each_of_its_tokens(rivers):
+    traffic = traffic_of("llama", rivers, None)
+    one, four = traffic.step_breakdown(3, 10), traffic.step_breakdown(3, 10, block=4)
+    assert four == {**one, "other": one["other"] + 3 * 2 * 64}

@@ -53,8 +53,12 @@ def load_config(overrides: Sequence[str]) -> RunConfig:
     return typed(composed(overrides))
 
 
-def composed(overrides: Sequence[str]) -> DictConfig:
-    """Composes `conf/config.yaml` with command-line overrides.
+def composed(overrides: Sequence[str], root: str = "config") -> DictConfig:
+    """Composes a root file of `conf/` with command-line overrides.
+
+    Args:
+        overrides: as on the command line.
+        root: name of the file, without `.yaml`.
 
     Raises:
         UserError: unknown group option or key, a value that cannot be read.
@@ -65,7 +69,7 @@ def composed(overrides: Sequence[str]) -> DictConfig:
             raise UserError(f"unknown key {key}: nothing can be added to Hydra's own settings")
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            return compose("config", list(overrides))
+            return compose(root, list(overrides))
     except OverrideParseException as error:
         raise unreadable(error.override) from error
     except (HydraException, OmegaConfBaseException, ValueError) as error:
@@ -80,13 +84,7 @@ def typed(config: DictConfig) -> RunConfig:
     Raises:
         UserError: what is wrong with it.
     """
-    try:
-        missing = sorted(OmegaConf.missing_keys(config))
-        if missing:
-            raise UserError(f"{missing[0]} has no default: give {missing[0]}=...")
-        settings = plain(config)
-    except OmegaConfBaseException as error:
-        raise UserError(_one_line(str(error))) from error
+    settings = complete(config)
     recipe = settings.pop("sweep", None)
     if recipe and recipe["cells"]:
         raise UserError(f"sweep={recipe['name']} lists many runs: add -m")
@@ -94,6 +92,21 @@ def typed(config: DictConfig) -> RunConfig:
         if value := settings.pop(key, None):
             raise UserError(f"{key}={value} is for sweeps: add -m")
     return parse(settings)
+
+
+def complete(config: DictConfig) -> dict[str, Any]:
+    """A composed configuration as nested dicts and lists, checked for values that are missing.
+
+    Raises:
+        UserError: a key without a value, or an interpolation that leads nowhere.
+    """
+    try:
+        missing = sorted(OmegaConf.missing_keys(config))
+        if missing:
+            raise UserError(f"{missing[0]} has no default: give {missing[0]}=...")
+        return plain(config)
+    except OmegaConfBaseException as error:
+        raise UserError(_one_line(str(error))) from error
 
 
 def plain(config: DictConfig) -> dict[str, Any]:

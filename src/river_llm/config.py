@@ -424,11 +424,17 @@ def parse(composed: Mapping[str, Any]) -> RunConfig:
         raise UserError(
             f"limit={limit} and exp.limit={config.exp.limit} disagree: give one of them"
         )
-    _check_ranges(config)
+    check_ranges(config)
     return config
 
 
-def _check_ranges(config: RunConfig) -> None:
+def check_ranges(config: RunConfig) -> None:
+    """Refuses what has the right type and is out of range.
+
+    Raises:
+        UserError: the value, and what to give.
+    """
+
     def at_least(key: str, value: float | None, lowest: float) -> None:
         if value is not None and value < lowest:
             raise UserError(f"{key}={value} is too small: give {lowest:g} or more")

@@ -34,16 +34,16 @@ class Traffic:
             sum(p.nbytes for p in adapter.layers[n].parameters()) - self._backbone[n]
             for n in layers
         ]
-        self._skipped = [0 for _ in layers]
-        if river is not None:
-            self._skipped = [river.layer_nbytes(n) + self._shared[n] for n in layers]
-        elif propagates:
-            self._skipped = [_linear_bytes(adapter, n, "k_proj", "v_proj") for n in layers]
+        self._river = [0 if river is None else river.layer_nbytes(n) for n in layers]
+        self._propagated = [
+            _linear_bytes(adapter, n, "k_proj", "v_proj") if propagates and river is None else 0
+            for n in layers
+        ]
         element = adapter.dtype.itemsize
         self._head = adapter.head_nbytes()
         self._embedding = adapter.hidden_size * element
         self._kv_layer_slot = 2 * adapter.kv_heads * adapter.head_dim * element
-        self._all_layers_attend = river is not None
+        self._all_layers_run = river is not None
 
     def step_bytes(self, depth: int, extent: int, tests: int = 0) -> int:
         """Bytes of a decode step.
@@ -53,12 +53,33 @@ class Traffic:
             extent: filled cache slots, the step's own included.
             tests: exit tests that were made.
         """
-        weights = sum(self._backbone[:depth]) + sum(self._shared[:depth])
-        weights += sum(self._skipped[depth:])
-        attending = len(self._backbone) if self._all_layers_attend else depth
+        return sum(self.step_breakdown(depth, extent, tests).values())
+
+    def step_breakdown(
+        self, depth: int, extent: int, tests: int = 0, block: int = 1
+    ) -> dict[str, int]:
+        """Bytes of a decode step by what they are.
+
+        Args:
+            depth: backbone layers that ran.
+            extent: filled cache slots, the step's own included.
+            tests: exit tests that were made.
+            block: tokens that were fed; weights, keys and values are read once for all of them.
+
+        Returns:
+            `backbone`: its linears, those that only propagate states included; `river`: its
+            linears; `head`: final norm and LM head; `kv`: keys and values; `other`: norms and
+            biases of the layers, rows of the embedding.
+        """
+        ran = len(self._backbone) if self._all_layers_run else depth
         heads = 1 + (tests if self._tests_read_head else 0)
-        kv = attending * self._kv_layer_slot * extent
-        return weights + self._embedding + heads * self._head + kv
+        return {
+            "backbone": sum(self._backbone[:depth]) + sum(self._propagated[depth:]),
+            "river": sum(self._river[depth:]),
+            "head": heads * self._head,
+            "kv": ran * self._kv_layer_slot * extent,
+            "other": sum(self._shared[:ran]) + block * self._embedding,
+        }
 
     def total(
         self, depths: Sequence[int], prompt_tokens: int, tests: Sequence[int] | None = None

@@ -1,0 +1,1 @@
+"""Time per token of every method and of other programs, beside what the memory would allow."""

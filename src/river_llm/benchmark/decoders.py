@@ -1,0 +1,108 @@
+"""The project's own methods as arms: forced decode steps, then back to the prompt's end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from river_llm.config import RunConfig, StatePropagationConfig
+from river_llm.decoding import Decoder, StepOutput
+from river_llm.evaluation.runtime import Runtime
+from river_llm.evaluation.traffic import Traffic
+from river_llm.exits import Confidence
+from river_llm.timing import Timer
+
+
+class DecoderArm:
+    """One method.
+
+    Args:
+        name: of the arm.
+        decoder: of the method, with room for the longest prompt and the steps behind it.
+        traffic: of the method's decode steps.
+        tokens: ids that are fed, one a step.
+
+    Attributes:
+        prefill_seconds: of the last prefill.
+    """
+
+    def __init__(
+        self, name: str, decoder: Decoder, traffic: Traffic, tokens: Sequence[int]
+    ) -> None:
+        self.name = name
+        self.decoder = decoder
+        self.prefill_seconds = 0.0
+        self._traffic = traffic
+        self._tokens = list(tokens)
+        self._timer = Timer(decoder.executor.device)
+        self._context = 0
+        self._outputs: list[StepOutput] = []
+
+    def prefill(self, prompt: Sequence[int]) -> None:
+        """Forgets what was there and feeds the prompt."""
+        with self._timer:
+            self.decoder.prefill([prompt])
+        self.prefill_seconds = self._timer.seconds
+        self._context = len(prompt)
+
+    def timed_pass(self) -> float:
+        """Seconds of the decode steps behind the prompt."""
+        # The peers come to their first timed step from one like it; so does every arm here.
+        self.decoder.step(forced=self._tokens[:1])
+        self.decoder.rollback(1)
+        outputs = []
+        with self._timer:
+            for token in self._tokens:
+                outputs.append(self.decoder.step(forced=[token]))
+        self.decoder.rollback(len(outputs))
+        self._outputs = outputs
+        return self._timer.seconds
+
+    def bytes_per_token(self) -> dict[str, float]:
+        """Mean bytes that a decode step of the last pass read, by kind."""
+        return mean_bytes(
+            [
+                self._traffic.step_breakdown(
+                    out.trace.depth, self._context + step, out.trace.tests, out.block
+                )
+                for step, out in enumerate(self._outputs, start=1)
+            ]
+        )
+
+    def details(self) -> dict[str, Any]:
+        """Mean exit depth and mean number of tokens fed in a step, of the last pass."""
+        steps = len(self._outputs)
+        return {
+            "mean_depth": sum(out.trace.depth for out in self._outputs) / steps,
+            "mean_block": sum(out.block for out in self._outputs) / steps,
+        }
+
+
+def mean_bytes(steps: Sequence[Mapping[str, int]]) -> dict[str, float]:
+    """Mean over decode steps of their bytes by kind."""
+    return {kind: sum(step[kind] for step in steps) / len(steps) for kind in steps[0]}
+
+
+def decoder_arm(
+    name: str, runtime: Runtime, config: RunConfig, tokens: Sequence[int], slots: int
+) -> DecoderArm:
+    """Builds the decoder of a run as an arm.
+
+    Args:
+        name: of the arm.
+        runtime: the model.
+        config: method, criterion, quantizer and engine.
+        tokens: ids that are fed.
+        slots: cache slots.
+
+    Raises:
+        UserError: settings outside the model.
+    """
+    criterion = runtime.criterion(config, None)
+    traffic = Traffic(
+        runtime.adapter,
+        runtime.river_of(config),
+        propagates=isinstance(config.method, StatePropagationConfig),
+        tests_read_head=isinstance(criterion, Confidence),
+    )
+    return DecoderArm(name, runtime.decoder(config, criterion, slots), traffic, tokens)

@@ -1,0 +1,80 @@
+"""Typed settings of `scripts/bench_decode.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from river_llm.config import (
+    CriterionConfig,
+    EagerConfig,
+    ExpConfig,
+    Method,
+    ModelConfig,
+    NeverConfig,
+    NoExitConfig,
+    OutputConfig,
+    QuantConfig,
+    RunConfig,
+    check_ranges,
+    read,
+)
+from river_llm.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchConfig:
+    """One benchmark. Built by :func:`parse`; `conf/bench_decode.yaml` says what the keys mean."""
+
+    model: ModelConfig
+    quant: QuantConfig
+    engine: EagerConfig
+    arms: tuple[str, ...] | None = None
+    contexts: tuple[int, ...] = (256,)
+    steps: int = 16
+    rounds: int = 7
+    gguf: str | None = None
+    hf_alone: bool = False
+    seed: int = 0
+    output: OutputConfig = field(default_factory=OutputConfig)
+
+    def run(self, method: Method, criterion: CriterionConfig) -> RunConfig:
+        """A method of this benchmark as a run; its task is never asked for."""
+        return RunConfig(
+            exp=ExpConfig(name="bench_decode", max_new_tokens=self.steps),
+            model=self.model,
+            method=method,
+            criterion=criterion,
+            quant=self.quant,
+            engine=self.engine,
+            seed=self.seed,
+        )
+
+
+def parse(composed: Mapping[str, Any]) -> BenchConfig:
+    """Checks a composed configuration and types it.
+
+    Args:
+        composed: plain nested dict.
+
+    Raises:
+        UserError: a key that no schema knows, a missing or ill-typed value, a value out of range.
+    """
+    config: BenchConfig = read(BenchConfig, dict(composed), "")
+    if not config.contexts:
+        raise UserError("contexts=[] is empty: give one prompt length or more")
+    for key, values in (
+        ("contexts", config.contexts),
+        ("steps", (config.steps,)),
+        ("rounds", (config.rounds,)),
+    ):
+        for value in values:
+            if value < 1:
+                raise UserError(f"{key}={value} is too small: give 1 or more")
+    for key, names in (("contexts", config.contexts), ("arms", config.arms or ())):
+        twice = sorted({str(name) for name in names if names.count(name) > 1})
+        if twice:
+            raise UserError(f"{key} names {twice[0]} twice: give each once")
+    check_ranges(config.run(NoExitConfig(), NeverConfig()))
+    return config

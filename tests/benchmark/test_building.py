@@ -1,0 +1,74 @@
+"""Which arms are built, and on which engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from river_llm.benchmark.building import build_arms
+from river_llm.benchmark.settings import BenchConfig
+from river_llm.config import EagerConfig, ModelConfig, NoQuantConfig
+from river_llm.evaluation.runtime import Runtime
+from river_llm.models.loading import load_model
+
+
+@pytest.fixture
+def config(model):
+    return BenchConfig(
+        model=ModelConfig(name="llama", path=str(model), dtype="fp32"),
+        quant=NoQuantConfig(),
+        engine=EagerConfig(),
+        arms=("mask@1", "no_exit", "full_quant", "hf_generate"),
+        contexts=(5, 12),
+        steps=3,
+    )
+
+
+@pytest.fixture
+def runtime(config, tmp_path, monkeypatch):
+    monkeypatch.setenv("RIVER_LLM_CACHE", str(tmp_path))
+    return Runtime(load_model(config.model))
+
+
+def test_on_the_eager_engine_no_exit_is_its_own_reference(config, runtime):
+    built = build_arms(config, runtime)
+    assert [arm.name for arm in built.arms] == [
+        "mask@1",
+        "no_exit",
+        "full_quant",
+        "hf_generate/dynamic",
+        "hf_generate/static",
+    ]
+    assert built.engine == "eager"
+    assert built.compile_seconds() == 0.0
+
+
+def test_another_engine_is_timed_beside_no_exit_on_the_eager_one(config, runtime, monkeypatch):
+    """The engine that really ran is what the executor says, whatever was asked for."""
+    engines = []
+    plain = Runtime.decoder
+
+    def decoder(self, run, criterion, slots):
+        engines.append((run.method.name, run.engine, slots))
+        made = plain(self, run, criterion, slots)
+        made.executor.name = "compiled"
+        made.executor.compile_seconds = 1.5
+        return made
+
+    monkeypatch.setattr(Runtime, "decoder", decoder)
+    built = build_arms(config, runtime)
+    assert [arm.name for arm in built.arms][:3] == ["mask@1", "no_exit", "no_exit/eager"]
+    assert [method for method, _, _ in engines] == ["mask", "no_exit", "no_exit", "full_quant"]
+    assert engines[2][1] == EagerConfig()
+    assert {slots for _, _, slots in engines} == {12 + 3 + 1}
+    assert built.engine == "compiled"
+    assert built.compile_seconds() == 4 * 1.5
+
+
+def test_the_prompt_is_drawn_from_the_seed_within_the_vocabulary(config, runtime):
+    first, again = build_arms(config, runtime), build_arms(config, runtime)
+    assert len(first.prompt) == 12
+    assert first.prompt == again.prompt
+    assert first.prompt != build_arms(replace(config, seed=1), runtime).prompt
+    assert all(0 <= token < runtime.adapter.vocab_size for token in first.prompt)
