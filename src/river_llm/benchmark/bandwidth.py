@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from tqdm import tqdm
 
+from river_llm.engine.native.library import EngineUnavailable, load_library, streamed_sum
 from river_llm.timing import Timer
 
 BUFFER_BYTES = 1 << 30
@@ -71,9 +73,26 @@ def matvec_bf16(buffer: torch.Tensor) -> float:
     return float((matrix @ matrix.new_ones(_WIDTH)).float().sum())
 
 
+def streams_int64(buffer: torch.Tensor) -> float:
+    """Sum over the buffer as 64-bit integers, in four streams as the compiled engine reads."""
+    return float(streamed_sum(buffer))
+
+
 KERNELS: dict[str, Kernel] = {
     kernel.__name__: kernel for kernel in (sum_fp32, sum_int64, dot_fp32, matvec_fp32, matvec_bf16)
 }
+
+
+def kernels(device: torch.device) -> dict[str, Kernel]:
+    """The kernels that run here: the compiled engine's own too, where it can be compiled."""
+    if device.type != "cpu":
+        return KERNELS
+    try:
+        load_library()
+    except EngineUnavailable as error:
+        print(f"river_llm: bandwidth by torch alone: {error}", file=sys.stderr)
+        return KERNELS
+    return {**KERNELS, streams_int64.__name__: streams_int64}
 
 
 @torch.no_grad()
@@ -92,7 +111,7 @@ def measure_bandwidth(
     buffer = torch.ones(size // 2, dtype=torch.bfloat16, device=device)
     timer = Timer(device)
     rates = {}
-    for name, kernel in tqdm(KERNELS.items(), desc="memory bandwidth", unit="kernel"):
+    for name, kernel in tqdm(kernels(device).items(), desc="memory bandwidth", unit="kernel"):
         kernel(buffer)
         seconds = []
         for _ in range(repeats):

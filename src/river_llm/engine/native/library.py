@@ -14,6 +14,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from river_llm.artifacts import ensure_folder
 from river_llm.errors import UserError
 from river_llm.paths import cache_root
@@ -82,6 +84,19 @@ def load_library() -> Library:
         raise EngineUnavailable(" ".join(str(error).split())) from error
     _declare(calls)
     return Library(calls, spent)
+
+
+def streamed_sum(buffer: torch.Tensor) -> int:
+    """Sum of a contiguous CPU tensor's bytes taken as 64-bit integers, read as weights are read.
+
+    Raises:
+        EngineUnavailable: no compiler here, or it failed.
+    """
+    numbers = buffer.view(torch.int64)
+    calls = load_library().calls
+    calls.river_set_threads(torch.get_num_threads())
+    total: int = calls.river_stream(numbers.data_ptr(), numbers.numel())
+    return total
 
 
 def _compiler() -> str:

@@ -525,18 +525,28 @@ void river_head(void* handle, const void* states, int32_t count, void* logits, i
     });
 }
 
-// Reads memory as the linears do and returns a sum, for the bandwidth of this machine.
+// Reads memory as the linears do, in four streams, and returns the sum of what it read: for the
+// bandwidth of this machine.
 int64_t river_stream(const int64_t* numbers, int64_t count) {
-    constexpr int64_t kPart = 1 << 15;
+    constexpr int64_t kPart = 1 << 15, kStreams = 4;
     const int chunks = static_cast<int>((count + kPart - 1) / kPart);
     std::vector<int64_t> sums(chunks);
     Pool::shared().run(chunks, [&](int chunk) {
-        const int64_t first = chunk * kPart, last = std::min(count, first + kPart);
-        // A copy, or the compiler must reckon with a pointer that changes.
-        const int64_t* const part = numbers;
-        int64_t sum = 0;
-        for (int64_t at = first; at < last; ++at) sum += part[at];
-        sums[chunk] = sum;
+        const int64_t* const part = numbers + chunk * kPart;
+        const int64_t length = std::min(kPart, count - chunk * kPart), apart = length / kStreams;
+        int64_t sum[kStreams] = {};
+        for (int64_t at = 0; at + 8 <= apart; at += 8)
+            for (int s = 0; s < kStreams; ++s) {
+                int64_t eight = 0;
+                for (int i = 0; i < 8; ++i) eight += part[s * apart + at + i];
+                sum[s] += eight;
+            }
+        int64_t rest = 0;
+        for (int s = 0; s < kStreams; ++s)
+            for (int64_t at = apart / 8 * 8; at < apart; ++at) rest += part[s * apart + at];
+        for (int64_t at = apart * kStreams; at < length; ++at) rest += part[at];
+        for (int64_t one : sum) rest += one;
+        sums[chunk] = rest;
     });
     int64_t sum = 0;
     for (int64_t one : sums) sum += one;
