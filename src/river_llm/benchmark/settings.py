@@ -8,7 +8,7 @@ from typing import Any
 
 from river_llm.config import (
     CriterionConfig,
-    EagerConfig,
+    EngineConfig,
     ExpConfig,
     Method,
     ModelConfig,
@@ -29,7 +29,7 @@ class BenchConfig:
 
     model: ModelConfig
     quant: QuantConfig
-    engine: EagerConfig
+    engine: EngineConfig
     arms: tuple[str, ...] | None = None
     contexts: tuple[int, ...] = (256,)
     steps: int = 16

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 import math
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,6 +26,8 @@ from river_llm.exits import Criterion, Similarity
 from river_llm.models.adapter import BackboneAdapter
 
 _WHOLE, _KEYS_AND_VALUES = 0, 1
+PHASES = ("q, k, v", "attention", "output", "gate, up", "down", "LM head")
+"""As decode.cpp counts them."""
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -122,6 +125,23 @@ class NarrowExecutor(Executor):
             final_norm=address(head.norm.weight),
             head=linear_record(head.linear),
         )
+
+    @contextmanager
+    def profiled(self) -> Iterator[dict[str, float]]:
+        """Adds up the seconds of each phase of the passes made inside the block.
+
+        Yields:
+            Filled at the end of the block: seconds by phase. What they leave of the clock was
+            spent between them: norms, merging, the way from Python and back.
+        """
+        spent = (ctypes.c_double * len(PHASES))()
+        seconds: dict[str, float] = {}
+        self._calls.river_profile(self._handle, spent)
+        try:
+            yield seconds
+        finally:
+            self._calls.river_profile(self._handle, None)
+            seconds.update(zip(PHASES, spent, strict=True))
 
     def begin(self, inputs: StepInputs) -> None:
         slots, pad = list(inputs.slots), list(inputs.pad)

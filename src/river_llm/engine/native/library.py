@@ -152,6 +152,7 @@ def _declare(calls: ctypes.CDLL) -> None:
             [pointer, pointer, whole, whole, whole, pointer, pointer, whole, *[pointer] * 3],
         ),
         "river_head": (None, [pointer, pointer, whole, pointer, pointer, pointer, pointer]),
+        "river_profile": (None, [pointer, pointer]),
         "river_stream": (ctypes.c_int64, [pointer, ctypes.c_int64]),
     }
     for name, (result, arguments) in signatures.items():

@@ -7,10 +7,12 @@
 // dtype, as transformers keeps it, and every linear reads inputs rounded to it.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
 
 #include "attention.hpp"
@@ -44,6 +46,8 @@ struct Model {
 };
 
 enum Mode : int32_t { kWhole = 0, kKeysAndValues = 1 };
+
+enum Phase : int32_t { kProject, kAttend, kOutput, kGateUp, kDown, kHead, kPhases };
 
 template <typename T>
 class Engine {
@@ -112,7 +116,7 @@ class Engine {
         const int step = chunk_rows(m_.head, 1);
         const int chunks = (m_.vocab + step - 1) / step;
         tops_.resize(int64_t(chunks) * count);
-        pool_.run(chunks, [&](int chunk) {
+        run_phase(kHead, chunks, [&](int chunk) {
             const int first = chunk * step, last = std::min(m_.vocab, first + step);
             multiply<T>(m_.head, first, last, x, [&](int n, int row, float value) {
                 logits[int64_t(n) * m_.vocab + row] = from_float<T>(value);
@@ -135,7 +139,20 @@ class Engine {
     int hidden_size() const { return m_.hidden; }
     int rows() const { return batch_ * tokens_; }
 
+    // From now on the seconds of each phase are added up in `spent`; null: no more.
+    void profile(double* spent) { spent_ = spent; }
+
   private:
+    // Runs the chunks of a phase.
+    template <typename Body>
+    void run_phase(Phase phase, int chunks, Body&& body) {
+        if (!spent_) return pool_.run(chunks, body);
+        const auto start = std::chrono::steady_clock::now();
+        pool_.run(chunks, body);
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        spent_[phase] += took.count();
+    }
+
     // The largest value, where it stands first, and the next largest.
     struct Top {
         int64_t choice = 0;
@@ -259,7 +276,7 @@ class Engine {
                     slot_[t] >= pad_[b] ? writer : 0;
         normalize(state(), layer.input_norm, rows());
         const Activations x = activations(layer.k, rows());
-        pool_.run(queries + 2 * m_.kv_heads, [&](int chunk) {
+        run_phase(kProject, queries + 2 * m_.kv_heads, [&](int chunk) {
             const bool is_query = chunk < queries;
             const bool is_key = !is_query && chunk < queries + m_.kv_heads;
             const int head = is_query ? chunk : (chunk - queries) % m_.kv_heads;
@@ -308,7 +325,7 @@ class Engine {
     void attend(int index) {
         const int dim = m_.head_dim, together = m_.heads / m_.kv_heads;
         const int stretches = (extent_ + kStretch - 1) / kStretch;
-        pool_.run(batch_ * m_.kv_heads * stretches, [&](int chunk) {
+        run_phase(kAttend, batch_ * m_.kv_heads * stretches, [&](int chunk) {
             const int stretch = chunk % stretches, head = chunk / stretches % m_.kv_heads;
             const int b = chunk / stretches / m_.kv_heads;
             const int first = stretch * kStretch;
@@ -367,10 +384,10 @@ class Engine {
     }
 
     // states + linear(activations), row chunks; into `to`.
-    void add_linear(const Linear& linear, const T* states, T* to) {
+    void add_linear(Phase phase, const Linear& linear, const T* states, T* to) {
         const Activations x = activations(linear, rows());
         const int step = chunk_rows(linear, 1);
-        pool_.run((linear.rows + step - 1) / step, [&](int chunk) {
+        run_phase(phase, (linear.rows + step - 1) / step, [&](int chunk) {
             const int first = chunk * step, last = std::min(linear.rows, first + step);
             multiply<T>(linear, first, last, x, [&](int n, int row, float value) {
                 const int64_t at = int64_t(n) * m_.hidden + row;
@@ -379,13 +396,13 @@ class Engine {
         });
     }
 
-    void output(const Layer& layer) { add_linear(layer.o, state(), middle_.data()); }
+    void output(const Layer& layer) { add_linear(kOutput, layer.o, state(), middle_.data()); }
 
     void feed_forward(const Layer& layer) {
         normalize(middle_.data(), layer.post_norm, rows());
         const Activations x = activations(layer.gate, rows());
         const int step = chunk_rows(layer.gate, 2), wide = m_.intermediate;
-        pool_.run((wide + step - 1) / step, [&](int chunk) {
+        run_phase(kGateUp, (wide + step - 1) / step, [&](int chunk) {
             const int first = chunk * step, last = std::min(wide, first + step);
             float* gate = activation_.data();
             multiply<T>(layer.gate, first, last, x, [&](int n, int row, float value) {
@@ -403,11 +420,12 @@ class Engine {
         });
         const float* const product = activation_.data();
         put(0, rows() * wide, [=](int i) { return product[i]; });
-        add_linear(layer.down, middle_.data(), previous());
+        add_linear(kDown, layer.down, middle_.data(), previous());
     }
 
     const Model m_;
     Pool& pool_;
+    double* spent_ = nullptr;
     int batch_ = 0, tokens_ = 0, extent_ = 0, now_ = 0;
     bool gaps_ = false;
     int32_t slot_[kMost], pad_[kMost];
@@ -523,6 +541,11 @@ void river_head(void* handle, const void* states, int32_t count, void* logits, i
         engine.head(static_cast<const T*>(states), count, static_cast<T*>(logits), choice, best,
                     second);
     });
+}
+
+// spent: [kPhases] seconds, added to from now on; null: no more. For profiles, not for timed runs.
+void river_profile(void* handle, double* spent) {
+    with(handle, [&](auto& engine) { engine.profile(spent); });
 }
 
 // Reads memory as the linears do, in four streams, and returns the sum of what it read: for the
