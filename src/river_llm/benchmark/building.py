@@ -22,6 +22,7 @@ from river_llm.benchmark.rounds import TimedArm
 from river_llm.benchmark.settings import BenchConfig
 from river_llm.benchmark.transformers_arm import TransformersArm
 from river_llm.config import EagerConfig, NoExitConfig
+from river_llm.engine.compiled import CompiledExecutor
 from river_llm.errors import UserError
 from river_llm.evaluation.runtime import Runtime
 
@@ -43,12 +44,10 @@ class BuiltArms:
     engine: str
 
     def compile_seconds(self) -> float:
-        """Time that the engines of all arms spent compiling so far."""
-        return sum(
-            float(getattr(arm.decoder.executor, "compile_seconds", 0.0))
-            for arm in self.arms
-            if isinstance(arm, DecoderArm)
-        )
+        """Time that this process spent compiling engines; 0: they had been compiled before."""
+        executors = [arm.decoder.executor for arm in self.arms if isinstance(arm, DecoderArm)]
+        spent = [e.compile_seconds for e in executors if isinstance(e, CompiledExecutor)]
+        return max(spent, default=0.0)
 
 
 def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
@@ -71,7 +70,7 @@ def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
     # First, since it may be refused, and decoders take a while to build.
     llama = [_llama_cpp(config, runtime, slots) for arm in names if arm.name == LLAMA_CPP]
     built: list[TimedArm] = []
-    engine = config.engine.name
+    engine: str = config.engine.name
     for arm in tqdm(names, desc="building arms", unit="arm"):
         if arm.name == LLAMA_CPP:
             built += llama
@@ -82,7 +81,7 @@ def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
             own = decoder_arm(arm.name, runtime, run, tokens, slots)
             built.append(own)
             if arm.name == NO_EXIT:
-                engine = getattr(own.decoder.executor, "name", engine)
+                engine = own.decoder.executor.name
                 if engine != EAGER:
                     eager = replace(run, engine=EagerConfig())
                     built.append(decoder_arm(EAGER_NO_EXIT, runtime, eager, tokens, slots))

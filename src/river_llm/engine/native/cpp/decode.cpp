@@ -145,7 +145,7 @@ class Engine {
   private:
     // Runs the chunks of a phase.
     template <typename Body>
-    void run_phase(Phase phase, int chunks, Body&& body) {
+    void run_phase(Phase phase, int chunks, Body body) {
         if (!spent_) return pool_.run(chunks, body);
         const auto start = std::chrono::steady_clock::now();
         pool_.run(chunks, body);
@@ -554,7 +554,7 @@ int64_t river_stream(const int64_t* numbers, int64_t count) {
     constexpr int64_t kPart = 1 << 15, kStreams = 4;
     const int chunks = static_cast<int>((count + kPart - 1) / kPart);
     std::vector<int64_t> sums(chunks);
-    Pool::shared().run(chunks, [&](int chunk) {
+    auto read = [&](int chunk) {
         const int64_t* const part = numbers + chunk * kPart;
         const int64_t length = std::min(kPart, count - chunk * kPart), apart = length / kStreams;
         int64_t sum[kStreams] = {};
@@ -570,7 +570,8 @@ int64_t river_stream(const int64_t* numbers, int64_t count) {
         for (int64_t at = apart * kStreams; at < length; ++at) rest += part[at];
         for (int64_t one : sum) rest += one;
         sums[chunk] = rest;
-    });
+    };
+    Pool::shared().run(chunks, read);
     int64_t sum = 0;
     for (int64_t one : sums) sum += one;
     return sum;

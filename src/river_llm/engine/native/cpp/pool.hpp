@@ -37,7 +37,7 @@ class Pool {
 
     // Runs body(chunk) for every chunk in 0..chunks-1; one caller at a time.
     template <typename Body>
-    void run(int chunks, Body&& body) {
+    void run(int chunks, Body& body) {
         if (chunks <= 0) return;
         if (chunks == 1 || active_.load(std::memory_order_relaxed) == 0) {
             for (int chunk = 0; chunk < chunks; ++chunk) body(chunk);
