@@ -201,12 +201,18 @@ class Engine {
         const float* const x = input_.data() + at;
         int8_t* const upper = upper_.data() + at;
         int8_t* const lower = lower_.data() + at;
-        float largest = 0;
-        bool finite = true;
-#pragma omp simd reduction(max : largest)
-        for (int k = 0; k < group; ++k) largest = std::max(largest, std::fabs(x[k]));
-        for (int k = 0; k < group; ++k) finite &= std::fabs(x[k]) <= largest;
-        const float step = largest / kLargest, scale = largest > 0 ? 1 / step : 0;
+        // Magnitudes are ordered as their bits are, infinity and NaN above all numbers.
+        uint32_t top = 0;
+#pragma omp simd reduction(max : top)
+        for (int k = 0; k < group; ++k) {
+            uint32_t bits;
+            std::memcpy(&bits, x + k, sizeof bits);
+            top = std::max(top, bits & kMagnitude);
+        }
+        float largest;
+        std::memcpy(&largest, &top, sizeof largest);
+        // Numbers so small that the step has no inverse count as nothing.
+        const float step = largest / kLargest, scale = largest > 1e-30f ? 1 / step : 0;
         int32_t sum = 0;
 #pragma omp simd reduction(+ : sum)
         for (int k = 0; k < group; ++k) {
@@ -217,8 +223,8 @@ class Engine {
             upper[k] = static_cast<int8_t>((whole - rest) >> 8);
         }
         // NaN and infinities must show: whole numbers cannot hold them.
-        const float kept = finite && std::isfinite(largest)
-                               ? step : std::numeric_limits<float>::quiet_NaN();
+        const float kept =
+            top < kInfinity ? step : std::numeric_limits<float>::quiet_NaN();
         steps_[at / group] = kept;
         sums_[at / group] = kept * static_cast<float>(sum);
     }

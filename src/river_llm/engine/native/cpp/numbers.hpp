@@ -12,6 +12,9 @@ struct bf16 {
     uint16_t bits;
 };
 
+// Of a float's bits: all but the sign; those of infinity, above which lie those of NaN.
+constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
+
 inline float to_float(bf16 value) {
     uint32_t bits = static_cast<uint32_t>(value.bits) << 16;
     float out;
@@ -36,7 +39,7 @@ inline bf16 from_float<bf16>(float value) {
     std::memcpy(&bits, &value, sizeof bits);
     const uint32_t nearest = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16;
     const uint32_t nan = (bits >> 16) | 0x40;
-    return {static_cast<uint16_t>(value != value ? nan : nearest)};
+    return {static_cast<uint16_t>((bits & kMagnitude) > kInfinity ? nan : nearest)};
 }
 
 // The value that a number of the model's dtype keeps.
