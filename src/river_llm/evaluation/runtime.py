@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from river_llm.cache import SlotCache
 from river_llm.config import (
     FullQuantConfig,
+    HeadBits,
     ModelConfig,
     QuantConfig,
     RiverShuffledConfig,
@@ -21,7 +23,9 @@ from river_llm.evaluation.criteria import Depths, build_criterion
 from river_llm.evaluation.methods import build_decoder
 from river_llm.evaluation.ranking import rank_layers
 from river_llm.exits import Criterion, Never
+from river_llm.models.head import Head
 from river_llm.models.loading import LoadedModel, load_model
+from river_llm.quant.head import build_head
 from river_llm.quant.river import RiverLayers, build_river
 
 
@@ -36,6 +40,7 @@ class Runtime:
         self.model = model
         self.adapter = model.adapter
         self._rivers: dict[QuantConfig, RiverLayers] = {}
+        self._heads: dict[HeadBits, Head] = {}
 
     @classmethod
     def load(cls, config: RunConfig) -> Runtime:
@@ -49,12 +54,20 @@ class Runtime:
 
     def river(self, config: QuantConfig) -> RiverLayers:
         """The river of a quantizer; the last one is kept, two would fill memory for nothing."""
+        # The head is no part of it.
+        config = replace(config, head="none")
         if config not in self._rivers:
             stored_as = self.model.fingerprint if self.model.keep_packed else None
             # The one before leaves memory first: two may not fit.
             self._rivers = {}
             self._rivers = {config: build_river(self.adapter, config, stored_as)}
         return self._rivers[config]
+
+    def head(self, config: QuantConfig) -> Head:
+        """Final norm and LM head at the bits that every arm of these settings has."""
+        if config.head not in self._heads:
+            self._heads[config.head] = build_head(self.adapter, config.head)
+        return self._heads[config.head]
 
     def river_of(self, config: RunConfig) -> RiverLayers | None:
         """The river that a run's method needs; None: it needs none."""
@@ -73,7 +86,12 @@ class Runtime:
             adapter.device,
         )
         executor = EagerExecutor(
-            adapter, cache, criterion, ResidentLayers(adapter.layers), self.river_of(config)
+            adapter,
+            cache,
+            criterion,
+            ResidentLayers(adapter.layers),
+            self.river_of(config),
+            self.head(config.quant),
         )
         ranked = isinstance(config.method, StaticRankedConfig)
         ranking = rank_layers(self, config) if ranked else ()
@@ -104,11 +122,15 @@ class Runtime:
             for linear in self.adapter.linears(layer).values()
         )
         river = self.river_of(config)
+        head = self.head(config.quant)
+        quantized = head is not self.adapter.head
         return {
             "backbone_bytes": 0 if isinstance(config.method, FullQuantConfig) else backbone,
             "river_bytes": 0 if river is None else river.linear_nbytes(),
             "scratch_bytes": 0 if river is None else river.scratch_nbytes(),
-            "shared_bytes": self.adapter.shared_nbytes(),
+            "shared_bytes": self.adapter.shared_nbytes()
+            - (self.adapter.untied_head_nbytes() if quantized else 0),
+            "head_bytes": head.linear_nbytes if quantized else 0,
             "kv_bytes": decoder.cache.nbytes,
         }
 

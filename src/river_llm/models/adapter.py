@@ -23,6 +23,7 @@ from transformers import (
 
 from river_llm.errors import UserError
 from river_llm.models import attention
+from river_llm.models.head import Head
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -49,6 +50,7 @@ class BackboneAdapter:
     Attributes:
         model: the transformers model.
         layers: its L decoder layers.
+        head: its final norm and LM head.
         num_layers, hidden_size, kv_heads, head_dim, vocab_size, context: sizes.
         dtype, device: of the weights.
 
@@ -72,8 +74,7 @@ class BackboneAdapter:
         self.vocab_size = int(config.vocab_size)
         self.context = int(config.max_position_embeddings)
         self._embedding: nn.Module = decoder.embed_tokens
-        self._norm: nn.Module = decoder.norm
-        self._lm_head: nn.Module = model.lm_head
+        self.head = Head(decoder.norm, model.lm_head)
         self._rotary: Any = decoder.rotary_emb
         weight = decoder.embed_tokens.weight
         self.dtype: torch.dtype = weight.dtype
@@ -145,11 +146,6 @@ class BackboneAdapter:
         first, second = k.chunk(2, dim=-1)
         cache.update(k * cos + torch.cat((-second, first), dim=-1) * sin, v)
 
-    def head(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Final norm and LM head: [..., H] to logits [..., V]."""
-        out: torch.Tensor = self._lm_head(self._norm(hidden))
-        return out
-
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The linears of attention and FFN of a layer, by their name inside it."""
         return {
@@ -189,10 +185,10 @@ class BackboneAdapter:
         }
         return sum(p.nbytes for p in self.model.parameters() if id(p) not in linears)
 
-    def head_nbytes(self) -> int:
-        """Bytes that one call of :meth:`head` reads."""
-        modules = (self._norm, self._lm_head)
-        return sum(p.nbytes for module in modules for p in module.parameters())
+    def untied_head_nbytes(self) -> int:
+        """Bytes of the LM head beside the embedding; 0 where it is the embedding."""
+        weight = self.head.linear.get_parameter("weight")
+        return 0 if weight is self._embedding.weight else weight.nbytes
 
     @torch.no_grad()
     def generate_forced(self, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:
