@@ -67,10 +67,11 @@ def analyze(overrides: Sequence[str], tokens: int) -> tuple[Path, dict[str, Any]
     frame = depth_frame(predicted)
     lengths = {prompt.sample.id: len(prompt.ids) for prompt in run.prompts}
     adapter = run.runtime.adapter
+    traffic = Traffic(adapter, None, head=run.runtime.head(config.quant))
     summary = {
         **{key: run.header()[key] for key in ("exp", "label", "model", "settings")},
         "commit": code_mark(),
-        **summarize_depths(frame, adapter.num_layers, Traffic(adapter, None), lengths),
+        **summarize_depths(frame, adapter.num_layers, traffic, lengths),
     }
     folder = (
         Path(config.output.dir)

@@ -470,6 +470,10 @@ def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
         (["method=no_exit"], ["method=no_exit", "criterion=never"]),
         (["method=no_exit"], ["method=no_exit", "quant=rtn_int4"]),
         (["method=no_exit"], ["method=no_exit", "quant.group_size=32"]),
+        (
+            ["method=no_exit", "quant.head=int4"],
+            ["quant=rtn_int8", "method=no_exit", "quant.head=int4"],
+        ),
         (["method=full_quant"], ["method=full_quant", "criterion.tau=0.9"]),
         (["method=full_quant"], ["method=full_quant", "criterion.min_depth=4"]),
         # one meaning, two ways to write it
@@ -545,6 +549,11 @@ DIFFERENT: list[list[str]] = [
     ["quant=rtn_int4"],
     ["quant=none"],
     ["quant.group_size=32"],
+    ["quant.head=int8"],
+    ["quant.head=int4"],
+    ["method=no_exit", "quant.head=int8"],
+    ["method=no_exit", "quant.head=int4"],
+    ["method=full_quant", "quant.head=int8"],
 ]
 
 
@@ -601,6 +610,10 @@ def test_every_run_is_compared_with_the_same_no_exit(method: str):
     reference = composed(f"method={method}", "criterion.tau=0.8").as_no_exit()
     assert isinstance(reference.method, NoExitConfig)
     assert identity(reference, layers=LAYERS, resolved=RESOLVED) == key(["method=no_exit"])
+    quantized = composed(f"method={method}", "quant.head=int8").as_no_exit()
+    assert identity(quantized, layers=LAYERS, resolved=RESOLVED) == key(
+        ["method=no_exit", "quant.head=int8"]
+    )
 
 
 def test_a_configuration_survives_its_own_record():

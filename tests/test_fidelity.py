@@ -178,21 +178,30 @@ def test_scores_of_no_exit_are_kept_and_only_what_is_missing_is_computed(monkeyp
     monkeypatch.setattr(fidelity_module, "forced_pass", no_exit)
     monkeypatch.setattr(fidelity_module, "transformers_scores", transformers)
     texts = [ForcedText(name, [1], [2]) for name in "abc"]
+    adapter = object()
     first = ReferenceScores(None, 64)
-    assert first.complete(texts[:2], None, None) is True
+    assert first.complete(texts[:2], None, adapter) is True
     assert len(asked) == 4
     stored = json.loads(json.dumps(first.as_dict(), allow_nan=False))
 
     second = ReferenceScores(stored, 64)
-    assert second.complete(texts[:2], None, None) is False
+    assert second.complete(texts[:2], None, adapter) is False
     assert len(asked) == 4
-    assert second.complete(texts, None, None) is True
+    assert second.complete(texts, None, adapter) is True
     assert asked[4:] == [("no_exit", "c"), ("transformers", "c")]
     assert second.no_exit == dict.fromkeys("abc", ForcedScores([True], [0.5]))
     assert second.transformers == dict.fromkeys("abc", ForcedScores([False], [0.25]))
 
     other = ReferenceScores(stored, 32)
     assert (other.no_exit, other.transformers) == ({}, {})
+
+    # Without a model of transformers' that computes the same, no_exit is scored alone.
+    del asked[:]
+    bare = ReferenceScores(None, 64)
+    assert bare.complete(texts[:2], None, None) is True
+    assert asked == [("no_exit", "a"), ("no_exit", "b")]
+    assert bare.transformers == {}
+    assert bare.complete(texts[:2], None, None) is False
 
 
 def test_fidelity_of_a_method_with_its_noise_floor(rivers):

@@ -52,7 +52,8 @@ RTN = RtnInt4Config(group_size=64)
 
 def dequantized(model, layers, quant, cache):
     """A copy whose linears of the given layers hold what 4 bits leave of them."""
-    weights = quantized_layers(BackboneAdapter(model), quant, model_fingerprint(model), cache)
+    fingerprint = model_fingerprint(model)
+    weights = list(quantized_layers(BackboneAdapter(model), quant, fingerprint, cache))
     model = copy.deepcopy(model)
     with torch.no_grad():
         for layer in layers:

@@ -33,6 +33,7 @@ from river_llm.evaluation.speedup import (
 from river_llm.exits import Never, Replay, Similarity
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
+from river_llm.quant.head import build_head
 from river_llm.quant.river import build_river
 from tiny import LAYERS, OTHER_PROMPT, PROMPT, make_executor, run, tiny_model
 
@@ -224,7 +225,11 @@ def speedup(monkeypatch, rivers):
             return times
 
         monkeypatch.setattr(measure, "paired_times", given)
-        runtime = SimpleNamespace(adapter=adapter, river_of=lambda _: river)
+        runtime = SimpleNamespace(
+            adapter=adapter,
+            river_of=lambda _: river,
+            head=lambda quant: build_head(adapter, quant.head),
+        )
         log, clock = [], SimpleNamespace(now=0.0)
         no_exit = FakeArm("A", log, clock, lambda n: 1.0)
         arm = SimpleNamespace(executor=SimpleNamespace(criterion=criterion or Never(LAYERS)))
@@ -268,6 +273,16 @@ def test_the_bound_is_the_ratio_of_the_bytes_read(speedup):
     own = (2 + 4) * FULL + (3 + 1) * INT4 + 2 * REST + 640 * (4 + 5)
     assert result["bound_speedup"] == pytest.approx(full / own)
     assert (result["low"], result["high"]) == (None, None), "one prompt has no spread"
+
+
+def test_both_arms_read_the_quantized_head(speedup):
+    """A byte and no more for each of its 97 x 64 weights, and a scale for each row."""
+    saved = 97 * 64 - 97 * 2
+    config = config_of(quant=RtnInt4Config(group_size=32, head="int8"))
+    result, _ = speedup([times_of((1, 1), (1, 1), (2, 4))], config, names=("a",))
+    full = 2 * (5 * FULL + REST - saved) + 640 * (4 + 5)
+    own = (2 + 4) * FULL + (3 + 1) * INT4 + 2 * (REST - saved) + 640 * (4 + 5)
+    assert result["bound_speedup"] == pytest.approx(full / own)
 
 
 def test_full_quant_is_bounded_by_the_whole_river(speedup):

@@ -13,7 +13,7 @@ from transformers import (
 )
 
 from river_llm.cache import SlotCache
-from river_llm.config import NoQuantConfig, QuantConfig, RtnInt4Config
+from river_llm.config import HeadBits, NoQuantConfig, QuantConfig, RtnInt4Config
 from river_llm.decoding import Decoder
 from river_llm.engine.compiled import CompiledExecutor
 from river_llm.engine.eager import EagerExecutor
@@ -22,6 +22,7 @@ from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
+from river_llm.quant.head import build_head
 from river_llm.quant.river import build_river
 
 KINDS = ("llama", "llama_bias", "qwen2", "qwen3")
@@ -102,8 +103,9 @@ def make_executor(
     quant: QuantConfig = QUANT,
     batch: int = 1,
     slots: int = SLOTS,
+    head: HeadBits = "none",
 ) -> tuple[Executor, SlotCache]:
-    """An executor with a river, and its cache."""
+    """An executor with a river, and its cache; a quantized head is a dequantized copy too."""
     adapter = BackboneAdapter(model)
     river: Layers = build_river(
         adapter, quant, model_fingerprint(model), cache=cache_root, kernels=False
@@ -112,7 +114,8 @@ def make_executor(
         LAYERS, batch, adapter.kv_heads, slots, adapter.head_dim, adapter.dtype, adapter.device
     )
     backbone = ResidentLayers(adapter.layers)
-    return ENGINES[engine](adapter, cache, criterion, backbone, river), cache
+    end = build_head(adapter, head, kernels=False)
+    return ENGINES[engine](adapter, cache, criterion, backbone, river, end), cache
 
 
 def run(decoder: Decoder, prompts: list[list[int]], count: int):

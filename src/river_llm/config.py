@@ -276,8 +276,22 @@ class ReplayConfig:
     from_run: str
 
 
+HeadBits = Literal["none", "int8", "int4"]
+
+
 @dataclass(frozen=True, kw_only=True)
-class HqqInt4Config:
+class QuantSettings:
+    """What every quantizer of the river says beside its own settings.
+
+    `head` is no part of the river: it quantizes the LM head of every arm, no_exit too, or of
+    none (as in the paper).
+    """
+
+    head: HeadBits = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HqqInt4Config(QuantSettings):
     """4 bits, zero points by half-quadratic quantization (the paper's quantizer)."""
 
     name: Literal["hqq_int4"] = "hqq_int4"
@@ -285,7 +299,7 @@ class HqqInt4Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RtnInt4Config:
+class RtnInt4Config(QuantSettings):
     """4 bits, scale and zero from the group's minimum and maximum (round to nearest)."""
 
     name: Literal["rtn_int4"] = "rtn_int4"
@@ -293,14 +307,14 @@ class RtnInt4Config:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RtnInt8Config:
+class RtnInt8Config(QuantSettings):
     """8 bits, symmetric, one scale for each output channel (round to nearest); a control."""
 
     name: Literal["rtn_int8"] = "rtn_int8"
 
 
 @dataclass(frozen=True, kw_only=True)
-class NoQuantConfig:
+class NoQuantConfig(QuantSettings):
     """A river of copied 16- or 32-bit linears, for exactness tests."""
 
     name: Literal["none"] = "none"
@@ -604,5 +618,12 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
             settings["method"].pop("pool", None)
         settings["criterion"] = criterion
     if config.method.needs_river:
-        settings["quant"] = asdict(config.quant)
+        settings["quant"] = quantizer_settings(config.quant)
+    if config.quant.head != "none":
+        settings["head"] = config.quant.head
     return settings
+
+
+def quantizer_settings(config: QuantConfig) -> dict[str, Any]:
+    """The settings of the river's quantizer, without the head's."""
+    return {key: value for key, value in asdict(config).items() if key != "head"}

@@ -131,7 +131,8 @@ def test_sizes(kind):
 def test_bytes_that_both_stacks_share(kind, shared, head):
     adapter = BackboneAdapter(tiny_model(kind))
     assert adapter.shared_nbytes() == shared
-    assert adapter.head_nbytes() == head
+    assert adapter.head.nbytes == head
+    assert adapter.untied_head_nbytes() == (0 if kind == "llama" else 97 * 64 * 4)
 
 
 def test_cache_argument_of_this_transformers():

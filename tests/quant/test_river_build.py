@@ -100,7 +100,8 @@ def full_quant(adapter: BackboneAdapter, river: RiverLayers) -> FullQuant:
         LAYERS, 1, adapter.kv_heads, SLOTS, adapter.head_dim, adapter.dtype, adapter.device
     )
     backbone = ResidentLayers(adapter.layers)
-    return FullQuant(EagerExecutor(adapter, cache, Never(LAYERS), backbone, river), cache)
+    executor = EagerExecutor(adapter, cache, Never(LAYERS), backbone, river, adapter.head)
+    return FullQuant(executor, cache)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])

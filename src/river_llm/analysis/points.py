@@ -65,7 +65,7 @@ class OperatingPoint:
     Attributes:
         task, model: what ran; only points of the same two can be compared.
         line: the method with everything that makes it another method: where the prompt runs,
-            which criterion, which quantizer.
+            which criterion, which quantizer, which head where it is quantized.
         family: key of :data:`river_llm.analysis.styles.STYLES`.
         setting: what tells the points of a line apart, as in a configuration; may be empty.
         label: the same, short, for pictures.
@@ -151,7 +151,7 @@ def check_comparable(summaries: Sequence[Summary]) -> None:
     texts: dict[tuple[str, str], set[str]] = {}
     for summary in summaries:
         compared = pick(summary, "fidelity", "no_exit_run")
-        key = tuple(str(pick(summary, "settings", setting)) for setting in VARYING)
+        key = tuple(str(pick(summary, "settings", setting)) for setting in (*VARYING, "head"))
         if compared is not None:
             group = (f"{summary['label']}, {summary['model']}", str(key))
             texts.setdefault(group, set()).add(str(compared))
@@ -272,6 +272,8 @@ def _line(summary: Summary) -> list[str]:
     quantizer = _quantizer(settings)
     if quantizer is not None and (method == "full_quant" or quantizer != DEFAULT_QUANTIZER):
         words.append(quantizer)
+    if (head := pick(settings, "head")) is not None:
+        words.append(f"head {head}")
     return words
 
 

@@ -151,11 +151,15 @@ def _memory(summary: Summary) -> str:
         ("river", "river"),
         ("scratch", "scratch"),
         ("shared", "shared"),
+        ("head", "head"),
         ("KV", "kv"),
     ]
     sizes = []
     for name, key in parts:
         size = figure(summary, "memory", f"{key}_bytes")
+        # Of the head's own only where it is quantized; else it is one of the shared parts.
+        if key == "head" and not size:
+            continue
         sizes.append(f"{name} {fixed(None if size is None else size / 2**20, 1)}")
     return f"{', '.join(sizes)} MiB"
 

@@ -104,5 +104,6 @@ def decoder_arm(
         runtime.river_of(config),
         propagates=isinstance(config.method, StatePropagationConfig),
         tests_read_head=isinstance(criterion, Confidence),
+        head=runtime.head(config.quant),
     )
     return DecoderArm(name, runtime.decoder(config, criterion, slots), traffic, tokens)

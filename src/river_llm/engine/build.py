@@ -17,13 +17,18 @@ from river_llm.engine.weights import Layers
 from river_llm.errors import UserError
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 _checked: weakref.WeakSet[object] = weakref.WeakSet()
-"""Stacks whose compiled layers were compared with transformers': they need it once."""
+"""Models, rivers and heads that were compared with transformers': they need it once."""
 
 
 def resolve_engine(
-    engine: EngineConfig, adapter: BackboneAdapter, backbone: Layers, river: Layers | None
+    engine: EngineConfig,
+    adapter: BackboneAdapter,
+    backbone: Layers,
+    river: Layers | None,
+    head: Head,
 ) -> EagerConfig | CompiledConfig:
     """What an engine's settings come to on this machine, for these stacks; sets the threads.
 
@@ -36,11 +41,11 @@ def resolve_engine(
     use_threads(engine.threads)
     if isinstance(engine, EagerConfig):
         return engine
-    newest = adapter if river is None else river
+    parts = {adapter, head} if river is None else {adapter, head, river}
     try:
-        if newest not in _checked:
-            check_layers(adapter, backbone, river)
-            _checked.add(newest)
+        if not parts <= set(_checked):
+            check_layers(adapter, backbone, river, head)
+            _checked.update(parts)
     except EngineUnavailable as error:
         if isinstance(engine, CompiledConfig):
             raise UserError(
@@ -62,7 +67,8 @@ def build_executor(
     criterion: Criterion,
     backbone: Layers,
     river: Layers | None,
+    head: Head,
 ) -> Executor:
     """The executor of a resolved engine; see :class:`river_llm.engine.eager.EagerExecutor`."""
     kind = CompiledExecutor if isinstance(engine, CompiledConfig) else EagerExecutor
-    return kind(adapter, cache, criterion, backbone, river)
+    return kind(adapter, cache, criterion, backbone, river, head)

@@ -12,6 +12,7 @@ from river_llm.engine.native.library import EngineUnavailable
 from river_llm.engine.weights import Layers
 from river_llm.exits import Never
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.04}
 """Largest relative error (L2 norm) of a layer's output, its entries and the logits.
@@ -22,7 +23,9 @@ _TOKENS = 5
 
 
 @torch.no_grad()
-def check_layers(adapter: BackboneAdapter, backbone: Layers, river: Layers | None) -> None:
+def check_layers(
+    adapter: BackboneAdapter, backbone: Layers, river: Layers | None, head: Head
+) -> None:
     """Runs every layer of each stack on the same states in both engines.
 
     Five tokens of seeded random states go through each layer from the eager engine's input to it,
@@ -43,7 +46,7 @@ def check_layers(adapter: BackboneAdapter, backbone: Layers, river: Layers | Non
             adapter.dtype,
             adapter.device,
         )
-        both.append(kind(adapter, cache, Never(adapter.num_layers), backbone, river))
+        both.append(kind(adapter, cache, Never(adapter.num_layers), backbone, river, head))
     eager, narrow = both
     generator = torch.Generator().manual_seed(0)
     start = torch.randn(1, _TOKENS, adapter.hidden_size, generator=generator).to(adapter.dtype)

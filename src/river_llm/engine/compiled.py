@@ -17,6 +17,7 @@ from river_llm.engine.native.executor import NarrowExecutor
 from river_llm.engine.weights import Layers
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 
 class CompiledExecutor(Executor):
@@ -28,6 +29,7 @@ class CompiledExecutor(Executor):
         criterion: exit criterion whose score is bound in.
         backbone: the 16-bit stack.
         river: the 4-bit stack; None for methods that never enter it.
+        head: final norm and LM head, also the criterion's.
 
     Attributes:
         compile_seconds: time this process spent compiling; 0: compiled before.
@@ -45,9 +47,10 @@ class CompiledExecutor(Executor):
         criterion: Criterion,
         backbone: Layers,
         river: Layers | None,
+        head: Head,
     ) -> None:
-        self.narrow = NarrowExecutor(adapter, cache, criterion, backbone, river)
-        self.wide = EagerExecutor(adapter, cache, criterion, backbone, river)
+        self.narrow = NarrowExecutor(adapter, cache, criterion, backbone, river, head)
+        self.wide = EagerExecutor(adapter, cache, criterion, backbone, river, head)
         self.adapter = adapter
         self.cache = cache
         self.criterion = criterion

@@ -10,6 +10,7 @@ from river_llm.engine.weights import Layers
 from river_llm.errors import UserError
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 
 class EagerExecutor(Executor):
@@ -21,6 +22,7 @@ class EagerExecutor(Executor):
         criterion: exit criterion whose score is bound in.
         backbone: the 16-bit stack.
         river: the 4-bit stack; None for methods that never enter it.
+        head: final norm and LM head, also the criterion's.
     """
 
     name = "eager"
@@ -32,10 +34,12 @@ class EagerExecutor(Executor):
         criterion: Criterion,
         backbone: Layers,
         river: Layers | None,
+        head: Head,
     ) -> None:
         self.adapter = adapter
         self.cache = cache
         self.criterion = criterion
+        self.head = head
         self.num_layers = adapter.num_layers
         self.device = adapter.device
         self._stacks = {Source.BACKBONE: backbone, Source.RIVER: river}
@@ -115,9 +119,7 @@ class EagerExecutor(Executor):
 
     @torch.no_grad()
     def score(self) -> torch.Tensor:
-        return self.criterion.score(
-            self._pool(self._previous), self._pool(self._hidden), self.adapter.head
-        )
+        return self.criterion.score(self._pool(self._previous), self._pool(self._hidden), self.head)
 
     def _pool(self, hidden: torch.Tensor) -> torch.Tensor:
         if self._inputs.pool == "last":
@@ -132,5 +134,5 @@ class EagerExecutor(Executor):
 
     @torch.no_grad()
     def logits(self, rows: int = 1) -> torch.Tensor:
-        out: torch.Tensor = self.adapter.head(self._hidden[:, -rows:])
-        return out
+        logits: torch.Tensor = self.head(self._hidden[:, -rows:])
+        return logits

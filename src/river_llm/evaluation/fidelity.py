@@ -1,7 +1,8 @@
 """Fidelity to no_exit: how far a method's predictions move, teacher-forced on no_exit's text.
 
 Beside it stands the noise floor: the same figures for transformers' own `generate`, which
-computes the same function with other kernels.
+computes the same function with other kernels. With a quantized head it would compute another one,
+and there is no noise floor.
 """
 
 from __future__ import annotations
@@ -133,13 +134,20 @@ class ReferenceScores:
             self.transformers = {k: ForcedScores(**v) for k, v in stored["transformers"].items()}
 
     def complete(
-        self, texts: Sequence[ForcedText], decoder: Decoder, adapter: BackboneAdapter
+        self, texts: Sequence[ForcedText], decoder: Decoder, adapter: BackboneAdapter | None
     ) -> bool:
-        """Scores the texts that are missing; True when there were any."""
+        """Scores the texts that are missing; True when there were any.
+
+        Args:
+            texts: no_exit's.
+            decoder: no_exit.
+            adapter: whose model gives the noise floor; None: none.
+        """
         missing = [text for text in texts if text.id not in self.no_exit]
-        for text in tqdm(missing, desc="noise floor", unit="sample", disable=not missing):
+        for text in tqdm(missing, desc="no_exit's own scores", unit="sample", disable=not missing):
             self.no_exit[text.id] = forced_pass(decoder, text).scores
-            self.transformers[text.id] = transformers_scores(adapter, text)
+            if adapter is not None:
+                self.transformers[text.id] = transformers_scores(adapter, text)
         return bool(missing)
 
     def as_dict(self) -> dict[str, Any]:

@@ -65,7 +65,12 @@ def fidelity(
         text.id: forced_pass(arm, text)
         for text in tqdm(texts, desc="fidelity", unit="text", disable=not texts)
     }
-    floor = {t.id: reference.transformers[t.id].first(len(t.tokens)) for t in texts}
+    # A quantized head has no noise floor: transformers' model has the head at 16 bits.
+    floor = {
+        t.id: reference.transformers[t.id].first(len(t.tokens))
+        for t in texts
+        if t.id in reference.transformers
+    }
     rows: dict[str, dict[str, Any]] = {
         key: {
             "prefill_depth": run.prefill_depth,
@@ -90,7 +95,7 @@ def fidelity(
         "excess_nll_low": excess[0],
         "excess_nll_high": excess[1],
         "mean_depth": sum(depths) / len(depths) if depths else None,
-        "noise_floor": compare(floor, reference.no_exit),
+        "noise_floor": compare(floor, reference.no_exit) if floor else None,
     }
     return figures, rows
 
@@ -153,13 +158,15 @@ def speedup(
     measured = [sum(t.arm_seconds) for t in times]
     ratio, low, high = bootstrap_ratio(reference, measured, seed=config.seed)
     layers = runtime.adapter.num_layers
+    head = runtime.head(config.quant)
     own = Traffic(
         runtime.adapter,
         runtime.river_of(config),
         propagates=isinstance(config.method, StatePropagationConfig),
         tests_read_head=isinstance(arm.executor.criterion, Confidence),
+        head=head,
     )
-    full = Traffic(runtime.adapter, None)
+    full = Traffic(runtime.adapter, None, head=head)
     own_bytes = sum(own.total(t.arm_depths, t.prompt_tokens, t.arm_tests) for t in times)
     full_bytes = sum(full.total([layers] * t.steps, t.prompt_tokens) for t in times)
     bound = full_bytes / own_bytes

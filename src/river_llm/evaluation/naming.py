@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,11 @@ def arm_name(config: RunConfig) -> str:
         case StaticConfig(k=k):
             words.append(f"k={k}")
     # What differs from the defaults shows, lest two rows of a table carry one name.
-    if method.needs_river and config.quant != HqqInt4Config():
+    if method.needs_river and replace(config.quant, head="none") != HqqInt4Config():
         size = getattr(config.quant, "group_size", None)
         words.append(config.quant.name if size is None else f"{config.quant.name} g{size}")
+    if config.quant.head != "none":
+        words.append(f"head={config.quant.head}")
     if config.model.dtype != "bf16":
         words.append(config.model.dtype)
     return " ".join(words)

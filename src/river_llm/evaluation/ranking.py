@@ -34,6 +34,7 @@ from river_llm.errors import UserError
 from river_llm.exits import Never
 from river_llm.models.prompting import encode_text
 from river_llm.paths import cache_root
+from river_llm.quant.head import head_record
 from river_llm.quant.quantizers import quant_record
 
 if TYPE_CHECKING:
@@ -52,12 +53,12 @@ _FILE = "ranking.json"
 def rank_layers(runtime: Runtime, config: RunConfig) -> tuple[int, ...]:
     """All L layers, the one with the largest gain first, ties by index.
 
-    Measured once on the eager engine and kept on disk, by model, quantizer, dtype, kind of device
-    and text.
+    Measured once on the eager engine and kept on disk, by model, quantizer, head, dtype, kind of
+    device and text.
 
     Args:
         runtime: the loaded model.
-        config: a run with any method; its quantizer makes the river.
+        config: a run with any method; its quantizer makes the river, its head predicts the text.
 
     Raises:
         UserError: a model without a tokenizer, a context that is too short, or a likelihood that
@@ -78,6 +79,8 @@ def rank_layers(runtime: Runtime, config: RunConfig) -> tuple[int, ...]:
         "device": adapter.device.type,
         "text": hashlib.sha256(text.encode()).hexdigest(),
     }
+    if config.quant.head != "none":
+        origin["head"] = head_record(config.quant.head)
     key = hashlib.sha256(json.dumps(origin, sort_keys=True).encode()).hexdigest()[:16]
 
     def make(folder: Path) -> None:

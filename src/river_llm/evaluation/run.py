@@ -39,6 +39,7 @@ from river_llm.evaluation.summary import (
     write_summary,
 )
 from river_llm.generation import StopRules
+from river_llm.quant.head import head_backend, head_record
 from river_llm.quant.quantizers import quant_record
 from river_llm.records import FORCED_SCORES, RunFolder, SampleRecord
 
@@ -104,6 +105,8 @@ class Run:
         }
         if config.method.needs_river:
             resolved["quantizer"] = quant_record(config.quant)
+        if config.quant.head != "none":
+            resolved["head_quantizer"] = head_record(config.quant.head)
         if isinstance(config.method, StaticRankedConfig):
             ranking = rank_layers(runtime, config)
             resolved["backbone_layers"] = sorted(ranking[: config.method.k])
@@ -193,6 +196,9 @@ class Run:
         return {
             **snapshot(self.runtime.adapter.device),
             "linears_per_backend": {} if river is None else river.backend_counts(),
+            "head_backend": head_backend(
+                self.runtime.adapter, self.runtime.head(self.config.quant)
+            ),
         }
 
 
@@ -285,7 +291,9 @@ def _fidelity(
         of_no_exit = reference.complete(no_exit, size.limit)
         scores = ReferenceScores(reference.folder.read_json(REFERENCE), size.tokens)
         whole = measure.forced_texts(run.prompts, of_no_exit, run.config, no_exit)
-        if scores.complete(whole, no_exit, run.runtime.adapter):
+        # transformers' model has the head at 16 bits, and would be compared with another model.
+        floor = run.runtime.adapter if run.config.quant.head == "none" else None
+        if scores.complete(whole, no_exit, floor):
             reference.folder.write_json(REFERENCE, scores.as_dict())
     texts = measure.forced_texts(run.prompts, of_no_exit, run.config, decoder)
     figures, rows = measure.fidelity(decoder, texts, scores, run.config.seed)

@@ -9,7 +9,10 @@ from typing import Any
 
 from river_llm.cache import SlotCache
 from river_llm.config import (
+    CompiledConfig,
+    EagerConfig,
     FullQuantConfig,
+    HeadBits,
     ModelConfig,
     QuantConfig,
     RiverShuffledConfig,
@@ -23,7 +26,9 @@ from river_llm.evaluation.criteria import Depths, build_criterion
 from river_llm.evaluation.methods import build_decoder
 from river_llm.evaluation.ranking import rank_layers
 from river_llm.exits import Criterion, Never
+from river_llm.models.head import Head
 from river_llm.models.loading import LoadedModel, load_model
+from river_llm.quant.head import build_head
 from river_llm.quant.river import RiverLayers, build_river
 
 
@@ -41,6 +46,7 @@ class Runtime:
         self.model = model
         self.adapter = model.adapter
         self._rivers: dict[QuantConfig, RiverLayers] = {}
+        self._heads: dict[HeadBits, Head] = {}
 
     @classmethod
     def load(cls, config: RunConfig) -> Runtime:
@@ -54,12 +60,20 @@ class Runtime:
 
     def river(self, config: QuantConfig) -> RiverLayers:
         """The river of a quantizer; the last one is kept, two would fill memory for nothing."""
+        # The head is no part of it.
+        config = replace(config, head="none")
         if config not in self._rivers:
             stored_as = self.model.fingerprint if self.model.keep_packed else None
             # The one before leaves memory first: two may not fit.
             self._rivers = {}
             self._rivers = {config: build_river(self.adapter, config, stored_as)}
         return self._rivers[config]
+
+    def head(self, config: QuantConfig) -> Head:
+        """Final norm and LM head at the bits that every arm of these settings has."""
+        if config.head not in self._heads:
+            self._heads[config.head] = build_head(self.adapter, config.head)
+        return self._heads[config.head]
 
     def river_of(self, config: RunConfig) -> RiverLayers | None:
         """The river that a run's method needs; None: it needs none."""
@@ -71,9 +85,16 @@ class Runtime:
         Raises:
             UserError: the engine cannot serve this model here.
         """
-        backbone = ResidentLayers(self.adapter.layers)
-        engine = resolve_engine(config.engine, self.adapter, backbone, self.river_of(config))
-        return replace(config, engine=engine)
+        return replace(config, engine=self._engine(config))
+
+    def _engine(self, config: RunConfig) -> EagerConfig | CompiledConfig:
+        return resolve_engine(
+            config.engine,
+            self.adapter,
+            ResidentLayers(self.adapter.layers),
+            self.river_of(config),
+            self.head(config.quant),
+        )
 
     def decoder(self, config: RunConfig, criterion: Criterion, slots: int) -> Decoder:
         """The decoder of a run, for one sequence of up to `slots` tokens."""
@@ -87,9 +108,15 @@ class Runtime:
             adapter.dtype,
             adapter.device,
         )
-        backbone, river = ResidentLayers(adapter.layers), self.river_of(config)
-        engine = resolve_engine(config.engine, adapter, backbone, river)
-        executor = build_executor(engine, adapter, cache, criterion, backbone, river)
+        executor = build_executor(
+            self._engine(config),
+            adapter,
+            cache,
+            criterion,
+            ResidentLayers(adapter.layers),
+            self.river_of(config),
+            self.head(config.quant),
+        )
         ranked = isinstance(config.method, StaticRankedConfig)
         ranking = rank_layers(self, config) if ranked else ()
         return build_decoder(config.method, executor, cache, ranking)
@@ -119,11 +146,15 @@ class Runtime:
             for linear in self.adapter.linears(layer).values()
         )
         river = self.river_of(config)
+        head = self.head(config.quant)
+        quantized = head is not self.adapter.head
         return {
             "backbone_bytes": 0 if isinstance(config.method, FullQuantConfig) else backbone,
             "river_bytes": 0 if river is None else river.linear_nbytes(),
             "scratch_bytes": 0 if river is None else river.scratch_nbytes(),
-            "shared_bytes": self.adapter.shared_nbytes(),
+            "shared_bytes": self.adapter.shared_nbytes()
+            - (self.adapter.untied_head_nbytes() if quantized else 0),
+            "head_bytes": head.linear_nbytes if quantized else 0,
             "kv_bytes": decoder.cache.nbytes,
         }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 from river_llm.quant.river import RiverLayers
 
 
@@ -16,6 +17,7 @@ class Traffic:
         river: the river that runs the layers beyond the exit; None: nothing runs them.
         propagates: whether skipped layers project keys and values from the exit state.
         tests_read_head: whether each exit test reads final norm and head.
+        head: the one that logits and tests come from; None: the backbone's own.
     """
 
     def __init__(
@@ -25,6 +27,7 @@ class Traffic:
         *,
         propagates: bool = False,
         tests_read_head: bool = False,
+        head: Head | None = None,
     ) -> None:
         layers = range(adapter.num_layers)
         self._tests_read_head = tests_read_head
@@ -40,7 +43,7 @@ class Traffic:
             for n in layers
         ]
         element = adapter.dtype.itemsize
-        self._head = adapter.head_nbytes()
+        self._head = (adapter.head if head is None else head).nbytes
         self._embedding = adapter.hidden_size * element
         self._kv_layer_slot = 2 * adapter.kv_heads * adapter.head_dim * element
         self._all_layers_run = river is not None

@@ -50,7 +50,7 @@ class BackboneAdapter:
     Attributes:
         model: the transformers model.
         layers: its L decoder layers.
-        head: final norm and LM head.
+        head: its final norm and LM head.
         num_layers, hidden_size, kv_heads, head_dim, vocab_size, context: sizes.
         dtype, device: of the weights.
 
@@ -191,9 +191,10 @@ class BackboneAdapter:
         }
         return sum(p.nbytes for p in self.model.parameters() if id(p) not in linears)
 
-    def head_nbytes(self) -> int:
-        """Bytes that one call of `head` reads."""
-        return sum(p.nbytes for p in self.head.parameters())
+    def untied_head_nbytes(self) -> int:
+        """Bytes of the LM head beside the embedding; 0 where it is the embedding."""
+        weight = self.head.linear.get_parameter("weight")
+        return 0 if weight is self._embedding.weight else weight.nbytes
 
     @torch.no_grad()
     def generate_forced(self, prompt: Sequence[int], tokens: Sequence[int]) -> torch.Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import nn
 
@@ -9,7 +11,7 @@ from river_llm.quant import int4_linear, int8_linear
 from river_llm.quant.int4_linear import Int4Linear
 from river_llm.quant.int8_linear import Int8Linear
 from river_llm.quant.linear import KernelLinear
-from river_llm.quant.quantizers import QuantizedWeight
+from river_llm.quant.quantizers import QuantizedWeight, Quantizer, quant_record
 from river_llm.quant.rtn_int8 import ChannelInt8
 
 
@@ -28,3 +30,12 @@ def kernel_linear(weight: QuantizedWeight, bias: nn.Parameter | None) -> KernelL
     if isinstance(weight, ChannelInt8):
         return Int8Linear(weight, bias)
     return Int4Linear(weight, bias)
+
+
+def tell_no_kernel(config: Quantizer, obstacle: str, part: str) -> None:
+    """Says aloud that a part of the model runs on dequantized copies, and why."""
+    print(
+        f"river_llm: NO {quant_record(config)['bits']}-BIT KERNEL: {obstacle}; {part} runs on "
+        "dequantized copies, right in value but neither smaller nor faster than the backbone",
+        file=sys.stderr,
+    )

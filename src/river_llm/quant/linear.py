@@ -1,4 +1,4 @@
-"""What the river needs of a linear that runs on a kernel for quantized weights."""
+"""Linears in place of a backbone's: what one on a kernel must offer, and dense copies."""
 
 from __future__ import annotations
 
@@ -49,3 +49,12 @@ class KernelLinear(nn.Module, ABC):
     @abstractmethod
     def dequantize_into(self, out: torch.Tensor) -> None:
         """Writes the weight matrix [N, K] that this linear stands for into `out`."""
+
+
+def dense_linear(weight: torch.Tensor, bias: nn.Parameter | None) -> nn.Linear:
+    """A linear over a given weight [N, K], without initializing one first."""
+    rows, columns = weight.shape
+    linear = nn.Linear(columns, rows, bias=False, device="meta")
+    linear.weight = nn.Parameter(weight, requires_grad=False)
+    linear.register_parameter("bias", bias)
+    return linear

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from river_llm.config import (
     QuantConfig,
     RtnInt4Config,
     RtnInt8Config,
+    quantizer_settings,
 )
 from river_llm.quant import hqq, rtn_int4, rtn_int8
 from river_llm.quant.grid import GroupedInt4, finite, split_groups
@@ -25,16 +25,17 @@ QuantizedWeight = GroupedInt4 | ChannelInt8
 
 
 def quant_record(config: QuantConfig) -> dict[str, Any]:
-    """The quantizer and all its settings, as plain data for records."""
+    """The river's quantizer and all its settings, as plain data for records."""
+    own = quantizer_settings(config)
     match config:
         case HqqInt4Config():
-            return {**asdict(config), **hqq.SETTINGS}
+            return {**own, **hqq.SETTINGS}
         case RtnInt4Config():
-            return {**asdict(config), **rtn_int4.SETTINGS}
+            return {**own, **rtn_int4.SETTINGS}
         case RtnInt8Config():
-            return {**asdict(config), **rtn_int8.SETTINGS}
+            return {**own, **rtn_int8.SETTINGS}
         case NoQuantConfig():
-            return asdict(config)
+            return own
 
 
 def quantize(config: Quantizer, weight: torch.Tensor, name: str) -> QuantizedWeight:

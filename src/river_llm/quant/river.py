@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -14,9 +13,8 @@ from torch import nn
 
 from river_llm.config import NoQuantConfig, QuantConfig
 from river_llm.models.adapter import BackboneAdapter
-from river_llm.quant.kernels import kernel_linear, kernel_obstacle
-from river_llm.quant.linear import Backend, KernelLinear
-from river_llm.quant.quantizers import quant_record
+from river_llm.quant.kernels import kernel_linear, kernel_obstacle, tell_no_kernel
+from river_llm.quant.linear import Backend, KernelLinear, dense_linear
 from river_llm.quant.store import LayerWeights, quantized_layers
 
 
@@ -114,12 +112,7 @@ def build_river(
     obstacle = _obstacle(adapter, first) if kernels else "dequantized on request"
     if obstacle is not None:
         if kernels:
-            bits = quant_record(config)["bits"]
-            print(
-                f"river_llm: NO {bits}-BIT KERNEL: {obstacle}; the river runs on dequantized "
-                "copies, right in value but neither smaller nor faster than the backbone",
-                file=sys.stderr,
-            )
+            tell_no_kernel(config, obstacle, "the river")
         return _dequantized(adapter, weights)
     return _packed(adapter, weights)
 
@@ -146,7 +139,7 @@ def _packed(adapter: BackboneAdapter, weights: Iterator[LayerWeights]) -> RiverL
 
     def over_scratch(layer: int) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
-        return lambda name: _dense(scratch[name], linears[name].bias)
+        return lambda name: dense_linear(scratch[name], linears[name].bias)
 
     layers = [adapter.rebuild_layer(n, packed(n, layer)) for n, layer in enumerate(weights)]
     wide = [adapter.rebuild_layer(n, over_scratch(n)) for n in range(adapter.num_layers)]
@@ -158,7 +151,9 @@ def _packed(adapter: BackboneAdapter, weights: Iterator[LayerWeights]) -> RiverL
 def _dequantized(adapter: BackboneAdapter, weights: Iterator[LayerWeights]) -> RiverLayers:
     def dense(layer: int, quantized: LayerWeights) -> Callable[[str], nn.Module]:
         linears = adapter.linears(layer)
-        return lambda name: _dense(quantized[name].dequantize(adapter.dtype), linears[name].bias)
+        return lambda name: dense_linear(
+            quantized[name].dequantize(adapter.dtype), linears[name].bias
+        )
 
     layers = [adapter.rebuild_layer(n, dense(n, layer)) for n, layer in enumerate(weights)]
     return RiverLayers(layers, _same_backend(adapter, "dequantized"))
@@ -175,12 +170,3 @@ def _copied(adapter: BackboneAdapter) -> RiverLayers:
 
 def _same_backend(adapter: BackboneAdapter, backend: Backend) -> list[dict[str, Backend]]:
     return [dict.fromkeys(adapter.linears(n), backend) for n in range(adapter.num_layers)]
-
-
-def _dense(weight: torch.Tensor, bias: nn.Parameter | None) -> nn.Linear:
-    """A linear over a given weight, without initializing one first."""
-    rows, columns = weight.shape
-    linear = nn.Linear(columns, rows, bias=False, device="meta")
-    linear.weight = nn.Parameter(weight, requires_grad=False)
-    linear.register_parameter("bias", bias)
-    return linear

@@ -24,6 +24,7 @@ from river_llm.engine.weights import Layers
 from river_llm.errors import UserError
 from river_llm.exits import Criterion, Similarity
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 _WHOLE, _KEYS_AND_VALUES = 0, 1
 PHASES = ("q, k, v", "attention", "output", "gate, up", "down", "LM head")
@@ -40,6 +41,7 @@ class NarrowExecutor(Executor):
         criterion: exit criterion whose score is bound in.
         backbone: the 16-bit stack.
         river: the 4-bit stack; None for methods that never enter it.
+        head: final norm and LM head, also the criterion's.
 
     Attributes:
         most_rows: B x T that a pass may have.
@@ -55,6 +57,7 @@ class NarrowExecutor(Executor):
         criterion: Criterion,
         backbone: Layers,
         river: Layers | None,
+        head: Head,
     ) -> None:
         check_model(adapter)
         self._library = load_library()
@@ -70,7 +73,7 @@ class NarrowExecutor(Executor):
             for writer, stack in ((Source.BACKBONE, backbone), (Source.RIVER, river))
         }
         self._vocab = adapter.vocab_size
-        model = self._model_record()
+        model = self._model_record(head)
         self._handle = self._calls.river_create(
             ctypes.byref(model), int(adapter.dtype == torch.bfloat16)
         )
@@ -96,14 +99,15 @@ class NarrowExecutor(Executor):
                 )
         return records
 
-    def _model_record(self) -> ModelRecord:
+    def _model_record(self, head: Head) -> ModelRecord:
         adapter, cache = self.adapter, self.cache
         config = adapter.model.config
         attn: Any = adapter.layers[0].self_attn
         norm: Any = adapter.layers[0].input_layernorm
         cos, sin = adapter.rotary_table(cache.slots)
-        head: Any = adapter.head
-        # Kept, since the record holds addresses alone.
+        final_norm: Any = head.norm
+        # Kept, since records hold addresses alone.
+        self._owners = (adapter, head)
         self._tables = (cos.float().contiguous(), sin.float().contiguous())
         return ModelRecord(
             hidden=adapter.hidden_size,
@@ -122,7 +126,7 @@ class NarrowExecutor(Executor):
             values=address(cache.v),
             source=address(cache.source),
             embedding=address(adapter.embedding_weight),
-            final_norm=address(head.norm.weight),
+            final_norm=address(final_norm.weight),
             head=linear_record(head.linear),
         )
 
