@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from river_llm.benchmark.building import build_arms
+from river_llm.benchmark.decoders import DecoderArm
 from river_llm.benchmark.settings import BenchConfig
-from river_llm.config import EagerConfig, ModelConfig, NoQuantConfig
+from river_llm.config import AutoConfig, EagerConfig, ModelConfig, NoQuantConfig
 from river_llm.evaluation.runtime import Runtime
 from river_llm.models.loading import load_model
 
@@ -44,26 +45,20 @@ def test_on_the_eager_engine_no_exit_is_its_own_reference(config, runtime):
     assert built.compile_seconds() == 0.0
 
 
-def test_another_engine_is_timed_beside_no_exit_on_the_eager_one(config, runtime, monkeypatch):
+def test_another_engine_is_timed_beside_no_exit_on_the_eager_one(config, runtime):
     """The engine that really ran is what the executor says, whatever was asked for."""
-    engines = []
-    plain = Runtime.decoder
-
-    def decoder(self, run, criterion, slots):
-        engines.append((run.method.name, run.engine, slots))
-        made = plain(self, run, criterion, slots)
-        made.executor.name = "compiled"
-        made.executor.compile_seconds = 1.5
-        return made
-
-    monkeypatch.setattr(Runtime, "decoder", decoder)
-    built = build_arms(config, runtime)
+    built = build_arms(replace(config, engine=AutoConfig()), runtime)
     assert [arm.name for arm in built.arms][:3] == ["mask@1", "no_exit", "no_exit/eager"]
-    assert [method for method, _, _ in engines] == ["mask", "no_exit", "no_exit", "full_quant"]
-    assert engines[2][1] == EagerConfig()
-    assert {slots for _, _, slots in engines} == {12 + 3 + 1}
+    own = [arm for arm in built.arms if isinstance(arm, DecoderArm)]
+    assert [arm.decoder.executor.name for arm in own] == [
+        "compiled",
+        "compiled",
+        "eager",
+        "compiled",
+    ]
+    assert {arm.decoder.cache.slots for arm in own} == {12 + 3 + 1}
     assert built.engine == "compiled"
-    assert built.compile_seconds() == 4 * 1.5
+    assert built.compile_seconds() == own[0].decoder.executor.compile_seconds
 
 
 def test_the_prompt_is_drawn_from_the_seed_within_the_vocabulary(config, runtime):

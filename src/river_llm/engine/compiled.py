@@ -54,6 +54,7 @@ class CompiledExecutor(Executor):
         self.adapter = adapter
         self.cache = cache
         self.criterion = criterion
+        self.head = head
         self.num_layers = adapter.num_layers
         self.device = adapter.device
         self.compile_seconds = self.narrow.compile_seconds
