@@ -62,6 +62,8 @@ class NarrowExecutor(Executor):
         self.criterion = criterion
         self.num_layers = adapter.num_layers
         self.device = adapter.device
+        # Kept, since records hold addresses alone.
+        self._kept = (backbone, river)
         self._stacks = {
             writer: None if stack is None else self._records(stack)
             for writer, stack in ((Source.BACKBONE, backbone), (Source.RIVER, river))
