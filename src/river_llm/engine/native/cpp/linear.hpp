@@ -289,8 +289,9 @@ template <typename T, typename Store>
 void multiply(const Linear& linear, int first, int last, const Activations& x, Store&& store) {
     const T* bias = static_cast<const T*>(linear.bias);
     auto keep = [&](int n, int row, float value) {
-        if (linear.kind == kInt8) value *= to_float(linear.grid[row]);
-        store(n, row, bias ? value + to_float(bias[row]) : value);
+        // In every case: whether product and sum are fused would else differ from place to place.
+        const float scale = linear.kind == kInt8 ? to_float(linear.grid[row]) : 1.0f;
+        store(n, row, value * scale + (bias ? to_float(bias[row]) : 0.0f));
     };
     float out[kMost * kBlock];
     if (linear.kind == kInt4) {
