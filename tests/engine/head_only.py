@@ -25,9 +25,7 @@ class Answer:
     seconds: list[float]
 
 
-def head(
-    linear: nn.Module, inputs: torch.Tensor, signs: torch.Tensor, threads: int = 1
-) -> Answer:
+def head(linear: nn.Module, inputs: torch.Tensor, signs: torch.Tensor, threads: int = 1) -> Answer:
     """Multiplies `linear` by the activations `signs * inputs`, exactly these.
 
     The final norm comes first: of states +-1 it leaves +-1, which its weight `inputs` multiplies.
@@ -61,9 +59,7 @@ def head(
     peaks, seconds = (ctypes.c_double * count)(), (ctypes.c_double * count)()
     try:
         calls.river_set_threads(threads)
-        calls.river_head(
-            handle, signs.data_ptr(), count, logits.data_ptr(), tokens, peaks, seconds
-        )
+        calls.river_head(handle, signs.data_ptr(), count, logits.data_ptr(), tokens, peaks, seconds)
     finally:
         calls.river_set_threads(1)
         calls.river_destroy(handle)

@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-
 from head_only import Answer, dense, head, make_case
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -63,9 +62,7 @@ def tolerance(case, inputs, signs, kind: str, dtype: torch.dtype, value: torch.T
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize(("name", "kind", "rows", "columns"), SHAPES)
-def test_products_equal_those_of_float64_for_any_count_and_threads(
-    name, kind, rows, columns, bias
-):
+def test_products_equal_those_of_float64_for_any_count_and_threads(name, kind, rows, columns, bias):
     dtype = DTYPES[name]
     case = make_case(kind, rows, columns, bias, dtype)
     for count in (1, 2, 3, 4, 5, 7, 16):

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from head_only import head, make_case
+
 from river_llm.engine import threads
 from river_llm.engine.native.library import COMPILERS, SOURCES
 from river_llm.engine.threads import physical_cores, use_threads
