@@ -25,7 +25,9 @@ VOCAB = 211
 CONTEXT = 512
 
 
-def make_model(head_dim: int, dtype: torch.dtype, kind: str = "llama") -> PreTrainedModel:
+def make_model(
+    head_dim: int, dtype: torch.dtype, kind: str = "llama", **changes: object
+) -> PreTrainedModel:
     """A seeded random model: 4 query and 2 key/value heads, every width a multiple of 64."""
     torch.manual_seed(3)
     sizes = {
@@ -43,6 +45,7 @@ def make_model(head_dim: int, dtype: torch.dtype, kind: str = "llama") -> PreTra
         "initializer_range": 0.1,
         "tie_word_embeddings": False,
         "attention_bias": True,
+        **changes,
     }
     model = (
         LlamaForCausalLM(LlamaConfig(**sizes))

@@ -22,6 +22,7 @@ library.FLAGS = tuple(
 from pair import both, make_model  # noqa: E402
 from test_compiled_bf16 import DEPTHS, decode  # noqa: E402
 
+from river_llm.cache import Source  # noqa: E402
 from river_llm.config import NoQuantConfig, RtnInt4Config, RtnInt8Config  # noqa: E402
 from river_llm.quant.int4_linear import packed_block  # noqa: E402
 
@@ -39,7 +40,9 @@ def main() -> None:
     for name, (dtype, quant) in CASES.items():
         pair = both(make_model(32, dtype), Path(sys.argv[1]), quant)
         errors, equal = decode(pair, DEPTHS["mixed"])
-        backends = sorted({b for layer in pair[0]._stacks[2].backends for b in layer.values()})
+        backends = sorted(
+            {b for layer in pair[0]._stacks[Source.RIVER].backends for b in layer.values()}
+        )
         found[name] = {"error": max(errors), "equal": equal, "backends": backends}
     print(
         json.dumps(
