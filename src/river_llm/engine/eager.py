@@ -132,4 +132,5 @@ class EagerExecutor(Executor):
 
     @torch.no_grad()
     def logits(self, rows: int = 1) -> torch.Tensor:
-        return self.adapter.head(self._hidden[:, -rows:])
+        out: torch.Tensor = self.adapter.head(self._hidden[:, -rows:])
+        return out

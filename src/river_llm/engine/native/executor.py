@@ -121,7 +121,7 @@ class NarrowExecutor(Executor):
             values=address(cache.v),
             source=address(cache.source),
             embedding=address(adapter.embedding_weight),
-            final_norm=address(head.norm.weight),
+            final_norm=address(head.norm.weight),  # type: ignore[arg-type]
             head=linear_record(head.linear),
         )
 
