@@ -15,7 +15,7 @@ import pytest
 from river_llm import composition
 from river_llm.composition import CONF, at_most, load_config
 from river_llm.config import (
-    EagerConfig,
+    AutoConfig,
     FixedConfig,
     FullQuantConfig,
     HqqInt4Config,
@@ -147,7 +147,7 @@ def test_defaults_are_those_that_the_documents_name():
     assert config.method == RiverConfig(prefill="sequence", pool="last")
     assert config.criterion == SimilarityConfig(tau=0.5, min_depth=1, max_depth=None)
     assert config.quant == HqqInt4Config(group_size=64)
-    assert config.engine == EagerConfig()
+    assert config.engine == AutoConfig(threads=None)
     assert (config.model.path, config.model.dtype) == ("embedded", "bf16")
     assert config.exp.limit is None
     assert not config.exp.allow_code_execution
@@ -187,7 +187,7 @@ def test_yaml_defaults_agree_with_the_schema():
         ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
         ("model", ["llama3.1_8b", "llama3.2_1b", "random", "smollm2_135m"]),
         ("quant", ["hqq_int4", "none", "rtn_int4", "rtn_int8"]),
-        ("engine", ["eager"]),
+        ("engine", ["auto", "compiled", "eager"]),
     ],
 )
 def test_an_unknown_option_lists_the_known_ones(group: str, names: list[str]):

@@ -8,6 +8,8 @@ from pathlib import Path
 import torch
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_AT_START = torch.get_num_threads()
+"""What torch made of `OMP_NUM_THREADS`; an earlier run of this process may have set its own."""
 
 
 def use_threads(count: int | None) -> None:
@@ -18,11 +20,10 @@ def use_threads(count: int | None) -> None:
             may run on. Two threads of one core share its way to memory and only get in each
             other's way.
     """
-    if count is None and os.environ.get("OMP_NUM_THREADS"):
-        return  # torch has read it.
-    wanted = physical_cores() if count is None else count
-    if wanted != torch.get_num_threads():
-        torch.set_num_threads(wanted)
+    if count is None:
+        count = _AT_START if os.environ.get("OMP_NUM_THREADS") else physical_cores()
+    if count != torch.get_num_threads():
+        torch.set_num_threads(count)
 
 
 def physical_cores() -> int:

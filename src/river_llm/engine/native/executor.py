@@ -68,6 +68,8 @@ class NarrowExecutor(Executor):
         self.criterion = criterion
         self.num_layers = adapter.num_layers
         self.device = adapter.device
+        # Kept, since records hold addresses alone.
+        self._kept = (backbone, river)
         self._stacks = {
             writer: None if stack is None else self._records(stack)
             for writer, stack in ((Source.BACKBONE, backbone), (Source.RIVER, river))
@@ -152,10 +154,16 @@ class NarrowExecutor(Executor):
         if slots[-1] + 1 > self.cache.slots:
             raise UserError(f"slot {slots[-1]} is beyond the cache of {self.cache.slots} slots")
         self._batch, self._tokens = len(pad), len(slots)
+        rows = self._batch * self._tokens
+        # The C++ side checks nothing: it would write beyond its buffers.
+        if self._batch > self.cache.k.shape[1] or rows > self.most_rows or slots[0] < 0:
+            raise ValueError(f"no narrow pass: {self._batch} rows of slots {slots}")
         self._inputs = inputs
         ids = None
         if inputs.ids is not None:
             flat = [token for row in inputs.ids for token in row]
+            if len(flat) != rows:
+                raise ValueError(f"{len(flat)} token ids for {rows} places")
             if not 0 <= min(flat) <= max(flat) < self._vocab:
                 raise IndexError(f"token ids outside the vocabulary of {self._vocab}")
             ids = (ctypes.c_int32 * len(flat))(*flat)
@@ -170,6 +178,8 @@ class NarrowExecutor(Executor):
         )
         if inputs.hidden is not None:
             states = inputs.hidden.to(self.adapter.dtype).contiguous()
+            if states.shape != (self._batch, self._tokens, self.adapter.hidden_size):
+                raise ValueError(f"states {tuple(states.shape)} for {rows} places")
             ctypes.memmove(self._calls.river_state(self._handle), states.data_ptr(), states.nbytes)
 
     def backbone(self, first: int, last: int) -> None:
@@ -179,16 +189,19 @@ class NarrowExecutor(Executor):
         self._run(Source.RIVER, first, last)
 
     def _run(self, writer: Source, first: int, last: int) -> None:
-        self._calls.river_run(self._handle, self._layers(writer), first, last, writer, _WHOLE)
+        layers = self._layers(writer, first, last)
+        self._calls.river_run(self._handle, layers, first, last, writer, _WHOLE)
 
     def kv_only(self, first: int, last: int) -> None:
-        layers = self._layers(Source.BACKBONE)
+        layers = self._layers(Source.BACKBONE, first, last)
         self._calls.river_run(
             self._handle, layers, first, last, Source.PROPAGATED, _KEYS_AND_VALUES
         )
 
-    def _layers(self, writer: Source) -> Any:
+    def _layers(self, writer: Source, first: int, last: int) -> Any:
         layers = self._stacks[writer]
+        if first < 0 or last > self.num_layers:
+            raise IndexError(f"layers {first} to {last} of {self.num_layers}")
         if layers is None:
             raise RuntimeError("this executor was built without a river")
         return layers
@@ -207,7 +220,7 @@ class NarrowExecutor(Executor):
         score = ctypes.c_double()
         depth: int = self._calls.river_until(
             self._handle,
-            self._layers(Source.BACKBONE),
+            self._layers(Source.BACKBONE, first, last),
             first,
             last,
             Source.BACKBONE,

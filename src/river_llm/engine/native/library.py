@@ -71,8 +71,8 @@ def load_library() -> Library:
         _compile(compiler, folder / LIBRARY)
         spent = time.perf_counter() - start
 
-    key = hashlib.sha256(repr(_origin(compiler)).encode()).hexdigest()[:16]
     try:
+        key = hashlib.sha256(repr(_origin(compiler)).encode()).hexdigest()[:16]
         folder = ensure_folder(
             cache_root() / "native" / key,
             {"sources": key, "compiler": compiler},
@@ -111,7 +111,7 @@ def _compiler() -> str:
 def _origin(compiler: str) -> tuple[object, ...]:
     """Everything that the compiled code depends on."""
     version = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
-    sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.iterdir())]
+    sources = [path.read_text(encoding="utf-8") for path in sorted(SOURCES.glob("*.[hc]pp"))]
     return (sources, FLAGS, version.stdout, platform.machine(), _processor_features())
 
 

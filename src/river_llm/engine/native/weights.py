@@ -149,7 +149,8 @@ def _layer_record(layer: nn.Module) -> LayerRecord:
         for name, module in modules.items()
         if name not in known and any(True for _ in module.parameters(recurse=False))
     ]
-    lacking = [name for name in PROJECTIONS.values() if name not in modules]
+    needed = (*PROJECTIONS.values(), NORMS["input_norm"], NORMS["post_norm"])
+    lacking = [name for name in needed if name not in modules]
     if strange or lacking:
         raise EngineUnavailable(f"a decoder layer has or lacks {(strange or lacking)[0]!r}")
     parts: dict[str, Any] = {

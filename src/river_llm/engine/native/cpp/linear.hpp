@@ -51,16 +51,17 @@ struct Activations {
 constexpr int kMost = 16;   // tokens in a pass
 constexpr int kBlock = 64;  // most rows that a tile yields at once
 
-// Rows that cannot be parted between chunks.
+// Rows that are not parted between chunks. Four, so that only the last rows of a matrix are taken
+// one by one (which sums in another order), however many threads, and so chunks, there are.
 inline int tile_rows(const Linear& linear) {
-    return linear.kind == kInt4 ? linear.block : 1;
+    return linear.kind == kInt4 ? linear.block : 4;
 }
 
-#if RIVER_AVX512_BF16
 // Distance to which weights are fetched ahead, in bytes. The hardware stops at the end of a page.
-constexpr int kAhead = 1024;
-constexpr int kAheadInt4 = 4096;
+[[maybe_unused]] constexpr int kAhead = 1024;
+[[maybe_unused]] constexpr int kAheadInt4 = 4096;
 
+#if RIVER_AVX512_BF16
 inline __m512 floats_of(__m256i halves) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
@@ -259,9 +260,9 @@ inline void multiply_block(const Linear& linear, int first, const Activations& x
 // Four rows `apart` from each other times every activation. out: [count, 4].
 inline void multiply_four(
     const Linear& linear, int first, int apart, const Activations& x, float* out) {
+#if RIVER_AVX512_BF16
     const int columns = linear.columns;
     const int64_t start = static_cast<int64_t>(first) * columns;
-#if RIVER_AVX512_BF16
     if (linear.kind == kBf16) {
         const bf16* weight = static_cast<const bf16*>(linear.weight) + start;
         int n = 0;
@@ -288,8 +289,9 @@ template <typename T, typename Store>
 void multiply(const Linear& linear, int first, int last, const Activations& x, Store&& store) {
     const T* bias = static_cast<const T*>(linear.bias);
     auto keep = [&](int n, int row, float value) {
-        if (linear.kind == kInt8) value *= to_float(linear.grid[row]);
-        store(n, row, bias ? value + to_float(bias[row]) : value);
+        // In every case: whether product and sum are fused would else differ from place to place.
+        const float scale = linear.kind == kInt8 ? to_float(linear.grid[row]) : 1.0f;
+        store(n, row, value * scale + (bias ? to_float(bias[row]) : 0.0f));
     };
     float out[kMost * kBlock];
     if (linear.kind == kInt4) {
