@@ -78,8 +78,8 @@ def both(
     ]
     never = Never(LAYERS)
     return (
-        EagerExecutor(adapter, caches[0], never, *stacks),
-        NarrowExecutor(adapter, caches[1], never, *stacks),
+        EagerExecutor(adapter, caches[0], never, *stacks, adapter.head),
+        NarrowExecutor(adapter, caches[1], never, *stacks, adapter.head),
     )
 
 

@@ -75,7 +75,7 @@ def adapter():
 def resolve(engine, adapter):
     # Another test may have seen that this backbone's layers are right.
     build._checked.discard(adapter)
-    return resolve_engine(engine, adapter, ResidentLayers(adapter.layers), None)
+    return resolve_engine(engine, adapter, ResidentLayers(adapter.layers), None, adapter.head)
 
 
 @pytest.mark.parametrize("name", OBSTACLES)

@@ -28,7 +28,7 @@ from river_llm.quant.river import build_river
 def check(model, rivers, quant=None):
     adapter = BackboneAdapter(model)
     river = build_river(adapter, quant or NoQuantConfig(), model_fingerprint(model), cache=rivers)
-    check_layers(adapter, ResidentLayers(adapter.layers), river)
+    check_layers(adapter, ResidentLayers(adapter.layers), river, adapter.head)
 
 
 # --- what it does not compute ---------------------------------------------------------------

@@ -24,9 +24,10 @@ def arm_figures(arms: Arms, steps: int, gb_per_s: float) -> dict[str, dict[str, 
 
     Args:
         arms: by name, `seconds` of each pass in the order of the rounds, `bytes` per token by
-            kind (None: not known), `prefill_seconds`, and what else is to be kept with them.
+            kind (None: not known), `prefill_seconds`, where known `cached_gb_per_s` (rate of
+            reading as many bytes again and again), and what else is to be kept with them.
         steps: decode steps in a pass.
-        gb_per_s: bandwidth of this process's memory.
+        gb_per_s: bandwidth of this process's memory. The larger of the two counts for the bound.
 
     Returns:
         By name: median and quartiles of ms per token, bytes with their `total`, `bound_ms` (time
@@ -36,7 +37,11 @@ def arm_figures(arms: Arms, steps: int, gb_per_s: float) -> dict[str, dict[str, 
     return {
         name: {
             **_times(arm["seconds"], steps),
-            **_reading(arm["bytes"], _times(arm["seconds"], steps)["ms_per_token"], gb_per_s),
+            **_reading(
+                arm["bytes"],
+                _times(arm["seconds"], steps)["ms_per_token"],
+                max(gb_per_s, arm.get("cached_gb_per_s") or 0.0),
+            ),
             "prefill_ms": 1000 * arm["prefill_seconds"],
             **_ratios(arm["seconds"], arms),
             **{

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -120,3 +120,29 @@ def measure_bandwidth(
             seconds.append(timer.seconds)
         rates[name] = buffer.nbytes / min(seconds) / 1e9
     return Bandwidth(rates)
+
+
+@torch.no_grad()
+def rates_at(device: torch.device, sizes: Iterable[float], repeats: int = REPEATS) -> list[float]:
+    """GB/s of reading as many bytes over and over, which a large cache may hold.
+
+    Args:
+        device: where the bytes lie.
+        sizes: in bytes; rounded up to whole MiB.
+        repeats: times that the fastest kernel reads them, after a first time that does not count.
+    """
+    usable = kernels(device)
+    kernel = usable.get(streams_int64.__name__, sum_int64)
+    timer = Timer(device)
+    found: dict[int, float] = {}
+    order = [-(-int(size) // 2**20) for size in sizes]
+    for mebibytes in sorted(set(order)):
+        buffer = torch.ones(mebibytes * 2**19, dtype=torch.bfloat16, device=device)
+        kernel(buffer)
+        seconds = []
+        for _ in range(repeats):
+            with timer:
+                kernel(buffer)
+            seconds.append(timer.seconds)
+        found[mebibytes] = buffer.nbytes / min(seconds) / 1e9
+    return [found[mebibytes] for mebibytes in order]

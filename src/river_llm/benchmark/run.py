@@ -16,7 +16,7 @@ from river_llm import environment
 from river_llm.analysis.bench_figures import Arms, arm_figures, pass_figures
 from river_llm.analysis.bench_plot import decode_plot
 from river_llm.benchmark.arms import HF_GENERATE
-from river_llm.benchmark.bandwidth import measure_bandwidth
+from river_llm.benchmark.bandwidth import measure_bandwidth, rates_at
 from river_llm.benchmark.building import BuiltArms, build_arms
 from river_llm.benchmark.rounds import TimedArm, time_rounds
 from river_llm.benchmark.settings import BenchConfig
@@ -100,14 +100,17 @@ def _measure(
         arm.prefill(prompt)
         arm.timed_pass()
     seconds = time_rounds(arms, config.rounds, f"context {context}: rounds")
+    kinds = [arm.bytes_per_token() for arm in arms]
+    rates = rates_at(runtime.adapter.device, [sum((k or {}).values()) for k in kinds])
     records = {
         arm.name: {
             "seconds": seconds[arm.name],
             "prefill_seconds": arm.prefill_seconds,
-            "bytes": arm.bytes_per_token(),
+            "bytes": read,
+            "cached_gb_per_s": rate if read else None,
             **arm.details(),
         }
-        for arm in arms
+        for arm, read, rate in zip(arms, kinds, rates, strict=True)
     }
     alone = None
     if config.hf_alone:

@@ -19,6 +19,8 @@ from river_llm.models.embedded import ensure_embedded
 from river_llm.models.random_weights import SHAPES, random_fingerprint, random_model
 
 EMBEDDED = "embedded"
+_ALIGNED = 64
+"""Bytes of a cache line, at whose start each parameter begins."""
 _NOT_THE_MODEL = (
     "_name_or_path",
     "transformers_version",
@@ -93,6 +95,8 @@ def load_model(config: ModelConfig) -> LoadedModel:
             "use model.chat=never"
         )
     prepared: PreTrainedModel = model.to(device).eval()
+    if device.type == "cpu":
+        lay_together(prepared)
     return LoadedModel(
         adapter=BackboneAdapter(prepared),
         tokenizer=tokenizer,
@@ -100,6 +104,24 @@ def load_model(config: ModelConfig) -> LoadedModel:
         eos_ids=eos_ids(prepared, tokenizer),
         fingerprint=model_fingerprint(prepared),
     )
+
+
+@torch.no_grad()
+def lay_together(model: PreTrainedModel) -> None:
+    """Copies all parameters into one stretch of the process's own memory, in the model's order.
+
+    As loaded they map the checkpoint's file, page by page; SmolLM2-135M's layers were read at 18
+    GB/s so, and at 29 GB/s behind one another in memory (2 cores, AVX512-BF16, compiled engine).
+
+    Args:
+        model: on the CPU; tied parameters stay tied.
+    """
+    parameters = list(model.parameters())
+    sizes = [-(-parameter.nbytes // _ALIGNED) * _ALIGNED for parameter in parameters]
+    memory = torch.empty(sum(sizes), dtype=torch.uint8)
+    for parameter, part in zip(parameters, memory.split(sizes), strict=True):
+        place = part[: parameter.nbytes].view(parameter.dtype).view(parameter.shape)
+        parameter.data = place.copy_(parameter)
 
 
 def _random(config: ModelConfig, device: torch.device) -> LoadedModel:
