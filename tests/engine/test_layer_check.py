@@ -139,8 +139,8 @@ def model_changes():
 def test_a_wrong_number_of_the_model_is_found(change, rivers, monkeypatch):
     original = NarrowExecutor._model_record
 
-    def changed(self):
-        record = original(self)
+    def changed(self, head):
+        record = original(self, head)
         model_changes()[change](record)
         return record
 
@@ -154,8 +154,8 @@ def test_a_wrong_number_of_the_model_is_found(change, rivers, monkeypatch):
 def test_a_wrong_head_is_found(part, dtype, rivers, monkeypatch):
     original = NarrowExecutor._model_record
 
-    def changed(self):
-        record = original(self)
+    def changed(self, head):
+        record = original(self, head)
         if part == "final_norm":
             record.final_norm = self._stacks[Source.BACKBONE][0].input_norm
         else:
@@ -170,8 +170,8 @@ def test_a_wrong_head_is_found(part, dtype, rivers, monkeypatch):
 def test_a_layer_that_gives_nan_is_found(rivers, monkeypatch):
     original = NarrowExecutor._model_record
 
-    def changed(self):
-        record = original(self)
+    def changed(self, head):
+        record = original(self, head)
         record.scaling = float("nan")
         return record
 

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import json
+import signal
+import subprocess
+import sys
 import time
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,15 +22,16 @@ from river_llm.models.embedded import find_gguf
 from river_llm.models.loading import EMBEDDED
 
 SETTLE_SECONDS = 0.3
-"""Idle worker threads go on polling for a while, of OpenMP and of llama.cpp alike; longer than
-any of their default times."""
+"""Idle threads of OpenMP go on polling for a while; longer than any of their default times."""
+
+WORKER = "river_llm.benchmark.llama_worker"
 
 KV_ELEMENT_BYTES = 2
 """llama.cpp keeps keys and values in fp16 unless told otherwise."""
 
 
 class LlamaCpp:
-    """A llama.cpp server in this process, asked for greedy tokens one request at a time.
+    """A llama.cpp server in a process of its own, asked for greedy tokens one request at a time.
 
     Args:
         path: the GGUF file.
@@ -43,26 +50,21 @@ class LlamaCpp:
     def __init__(
         self, path: Path, traffic: GgufTraffic, threads: int, slots: int, steps: int
     ) -> None:
-        try:
-            import xllamacpp
-        except ImportError as error:
+        if importlib.util.find_spec("xllamacpp") is None:
             raise UserError(
-                f"arm {LLAMA_CPP}: the package xllamacpp cannot be imported ({error}): "
+                f"arm {LLAMA_CPP}: the package xllamacpp is not installed: "
                 "pip install -e '.[peers]', or leave gguf out"
-            ) from error
-        parameters = xllamacpp.CommonParams()
-        parameters.model.path = str(path)
-        parameters.n_ctx = slots
-        parameters.n_parallel = 1
-        parameters.cpuparams.n_threads = threads
-        parameters.cpuparams_batch.n_threads = threads
-        # Saves the states of other requests, of which there are none.
-        parameters.cache_ram_mib = 0
-        parameters.verbosity = 0
-        try:
-            self._server = xllamacpp.Server(parameters)
-        except RuntimeError as error:
-            raise UserError(f"gguf={path}: llama.cpp cannot load it ({error})") from error
+            )
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        weakref.finalize(self, self._worker.kill)
+        self._path = path
+        self._ask({"path": str(path), "slots": slots, "threads": threads})
         self.name = LLAMA_CPP
         self.prefill_seconds = 0.0
         self._traffic = traffic
@@ -77,12 +79,11 @@ class LlamaCpp:
     def timed_pass(self) -> float:
         """Seconds of the decode steps behind the prompt's first token, by llama.cpp's clock.
 
-        Its threads and torch's never run at the same time.
+        Torch's threads poll for a while after work: the pass waits until they sleep.
         """
         time.sleep(SETTLE_SECONDS)
         # The first token comes with the prompt, whose last token is fed anew.
         timings = self._complete(self._steps + 1, reuse=True)
-        time.sleep(SETTLE_SECONDS)
         if timings["predicted_n"] != self._steps + 1 or timings["prompt_n"] != 1:
             raise RuntimeError(f"llama.cpp did not decode {self._steps} steps alone: {timings}")
         seconds: float = timings["predicted_ms"] / 1000
@@ -97,7 +98,7 @@ class LlamaCpp:
         return {"version": importlib.metadata.version("xllamacpp")}
 
     def _complete(self, tokens: int, reuse: bool) -> dict[str, Any]:
-        result = self._server.handle_completions(
+        return self._ask(
             {
                 "prompt": self._prompt,
                 "n_predict": tokens,
@@ -107,10 +108,26 @@ class LlamaCpp:
                 "top_k": 1,
             }
         )
-        if "timings" not in result:
-            raise UserError(f"arm {LLAMA_CPP}: {' '.join(str(result).split())[:200]}")
-        timings: dict[str, Any] = result["timings"]
-        return timings
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Wakes the worker for one request; between them it is stopped, and disturbs no one."""
+        worker = self._worker
+        assert worker.stdin and worker.stdout
+        worker.send_signal(signal.SIGCONT)
+        try:
+            worker.stdin.write(json.dumps(request) + "\n")
+            worker.stdin.flush()
+            line = worker.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise UserError(f"arm {LLAMA_CPP}: llama.cpp ended while it served {self._path}")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            reason = " ".join(str(answer["error"]).split())[:200]
+            raise UserError(f"arm {LLAMA_CPP}: llama.cpp cannot serve {self._path} ({reason})")
+        worker.send_signal(signal.SIGSTOP)
+        return answer
 
 
 def gguf_path(given: str) -> Path:
