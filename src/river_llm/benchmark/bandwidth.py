@@ -123,7 +123,9 @@ def measure_bandwidth(
 
 
 @torch.no_grad()
-def rates_at(device: torch.device, sizes: Iterable[float], repeats: int = REPEATS) -> list[float]:
+def rates_at(
+    device: torch.device, sizes: Iterable[float], repeats: int = 4 * REPEATS
+) -> list[float]:
     """GB/s of reading as many bytes over and over, which a large cache may hold.
 
     Args:
