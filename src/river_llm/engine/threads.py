@@ -8,8 +8,6 @@ from pathlib import Path
 import torch
 
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
-_AT_START = torch.get_num_threads()
-"""What torch made of `OMP_NUM_THREADS`; an earlier run of this process may have set its own."""
 
 
 def use_threads(count: int | None) -> None:
@@ -21,7 +19,10 @@ def use_threads(count: int | None) -> None:
             other's way.
     """
     if count is None:
-        count = _AT_START if os.environ.get("OMP_NUM_THREADS") else physical_cores()
+        # Not what torch made of it: an earlier run of this process may have set its own, and
+        # asking torch when this is imported starts threads that a forked child would lack.
+        first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+        count = int(first) if first.isdigit() and int(first) > 0 else physical_cores()
     if count != torch.get_num_threads():
         torch.set_num_threads(count)
 

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <mutex>
 #include <thread>
+#include <type_traits>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -37,13 +38,14 @@ class Pool {
 
     // Runs body(chunk) for every chunk in 0..chunks-1; one caller at a time.
     template <typename Body>
-    void run(int chunks, Body& body) {
+    void run(int chunks, Body&& body) {
+        using Kept = std::remove_reference_t<Body>;
         if (chunks <= 0) return;
         if (chunks == 1 || active_.load(std::memory_order_relaxed) == 0) {
             for (int chunk = 0; chunk < chunks; ++chunk) body(chunk);
             return;
         }
-        task_ = [](void* state, int chunk) { (*static_cast<Body*>(state))(chunk); };
+        task_ = [](void* state, int chunk) { (*static_cast<Kept*>(state))(chunk); };
         state_ = &body;
         done_.store(0, std::memory_order_relaxed);
         // Sequentially consistent with the count of sleepers: a worker that is about to sleep
