@@ -10,9 +10,9 @@ from river_llm.quant import int4_linear
 from river_llm.quant.grid import GroupedInt4
 from river_llm.quant.int4_linear import (
     Int4Linear,
-    blocked_layout,
     dequantize_blocked,
     kernel_obstacle,
+    packed_block,
 )
 
 COLUMNS = 256
@@ -119,7 +119,7 @@ def test_hand_packed_weights_are_dequantized_in_one_rounding(group_size, rows, c
 def test_the_trial_of_the_layout_says_whether_packed_codes_are_read_back():
     weight = weight_of(192, 32)
     packed = Int4Linear(weight, None).packed
-    assert blocked_layout() == torch.equal(codes_behind(packed, 192, COLUMNS), weight.codes)
+    assert (packed_block() == 64) == torch.equal(codes_behind(packed, 192, COLUMNS), weight.codes)
 
 
 @pytest.mark.parametrize("rows", [16, 48, 64, 192])
@@ -127,7 +127,7 @@ def test_the_trial_of_the_layout_says_whether_packed_codes_are_read_back():
 @pytest.mark.parametrize("blocked", ["as found", "another packing"])
 def test_packed_weights_are_read_back_exactly(rows, group_size, blocked, monkeypatch):
     if blocked == "another packing":
-        monkeypatch.setattr(int4_linear, "blocked_layout", lambda: False)
+        monkeypatch.setattr(int4_linear, "packed_block", lambda: None)
         monkeypatch.setattr(int4_linear, "dequantize_blocked", None)
     weight = weight_of(rows, group_size)
     out = torch.full((rows, COLUMNS), torch.nan, dtype=torch.bfloat16)
