@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from river_llm.engine.native.library import load_library
+from river_llm.engine.native.compilation import load_library
 from river_llm.engine.native.weights import ModelRecord, linear_record
 from river_llm.quant import rtn_int4, rtn_int8
 from river_llm.quant.int4_linear import Int4Linear

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import torch
 
-from river_llm.engine.native import library
+from river_llm.engine.native import compilation
 
-library.FLAGS = tuple(
-    "-march=x86-64-v3" if flag == "-march=native" else flag for flag in library.FLAGS
+compilation.FLAGS = tuple(
+    "-march=x86-64-v3" if flag == "-march=native" else flag for flag in compilation.FLAGS
 )
 
 from pair import both, make_model  # noqa: E402
@@ -46,7 +46,12 @@ def main() -> None:
         found[name] = {"error": max(errors), "equal": equal, "backends": backends}
     print(
         json.dumps(
-            {"flags": library.FLAGS, "block": packed_block(), "cases": found, "torch": capability()}
+            {
+                "flags": compilation.FLAGS,
+                "block": packed_block(),
+                "cases": found,
+                "torch": capability(),
+            }
         )
     )
 

@@ -16,7 +16,7 @@ from river_llm.composition import load_config
 from river_llm.config import AutoConfig, CompiledConfig, EagerConfig
 from river_llm.engine import build
 from river_llm.engine.build import resolve_engine
-from river_llm.engine.native.library import load_library
+from river_llm.engine.native.compilation import load_library
 from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError
 from river_llm.evaluation.run import Run, execute
@@ -143,7 +143,7 @@ def test_the_outcome_is_what_a_run_counts_and_records(model, tmp_path, obstacle,
 # --- the compiled library on disk -----------------------------------------------------------
 
 LOAD = """
-from river_llm.engine.native.library import load_library
+from river_llm.engine.native.compilation import load_library
 library = load_library()
 print(library.compile_seconds, library.calls.river_most_rows())
 """

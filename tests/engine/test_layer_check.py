@@ -16,8 +16,8 @@ from river_llm.cache import Source
 from river_llm.config import NoQuantConfig, RtnInt4Config, RtnInt8Config
 from river_llm.engine.check import check_layers
 from river_llm.engine.executor import StepInputs
+from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.native.executor import NarrowExecutor, check_model
-from river_llm.engine.native.library import EngineUnavailable
 from river_llm.engine.native.weights import LayerRecord, layer_records, linear_record
 from river_llm.engine.weights import ResidentLayers
 from river_llm.models.adapter import BackboneAdapter

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from test_compiled_bf16 import STEPS, TOLERANCE
 
-from river_llm.engine.native.library import COMPILERS, MAIN, SOURCES
+from river_llm.engine.native.compilation import COMPILERS, MAIN, SOURCES
 
 HERE = Path(__file__).parent
 CASE = HERE / "portable_case.py"

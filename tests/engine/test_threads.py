@@ -12,7 +12,7 @@ import torch
 from head_only import head, make_case
 
 from river_llm.engine import threads
-from river_llm.engine.native.library import COMPILERS, SOURCES
+from river_llm.engine.native.compilation import COMPILERS, SOURCES
 from river_llm.engine.threads import physical_cores, use_threads
 
 STRESS = Path(__file__).parent / "pool_stress.cpp"

@@ -11,7 +11,7 @@ from river_llm.engine.check import check_layers
 from river_llm.engine.compiled import CompiledExecutor
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.executor import Executor
-from river_llm.engine.native.library import EngineUnavailable
+from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.threads import use_threads
 from river_llm.engine.weights import Layers
 from river_llm.errors import UserError

@@ -13,7 +13,7 @@ import torch
 
 from river_llm.cache import SlotCache, Source
 from river_llm.engine.executor import Choice, Executor, Exit, NumericsError, StepInputs
-from river_llm.engine.native.library import EngineUnavailable, load_library
+from river_llm.engine.native.compilation import EngineUnavailable, load_library
 from river_llm.engine.native.weights import (
     ModelRecord,
     address,
