@@ -16,7 +16,7 @@ from river_llm.composition import load_config
 from river_llm.config import AutoConfig, CompiledConfig, EagerConfig
 from river_llm.engine import build
 from river_llm.engine.build import resolve_engine
-from river_llm.engine.native.compilation import load_library
+from river_llm.engine.native.compilation import first_try
 from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError
 from river_llm.evaluation.run import Run, execute
@@ -35,6 +35,7 @@ OBSTACLES = {
 
 FAILING = """#!/bin/sh
 test "$1" = --version && exit 0
+echo tried >> "$0.log"
 echo "decode.cpp:1:1: error: no such standard" >&2
 exit 3
 """
@@ -43,7 +44,7 @@ exit 3
 @pytest.fixture
 def obstacle(tmp_path, monkeypatch):
     """Puts an obstacle in the way of the library; undone at the end."""
-    load_library.cache_clear()
+    first_try.cache_clear()
 
     def put(name: str) -> None:
         monkeypatch.delenv("CXX", raising=False)
@@ -64,7 +65,7 @@ def obstacle(tmp_path, monkeypatch):
             monkeypatch.setenv("CXX", str(script))
 
     yield put
-    load_library.cache_clear()
+    first_try.cache_clear()
 
 
 @pytest.fixture(scope="module")
@@ -85,6 +86,13 @@ def test_auto_becomes_eager_and_says_why_in_one_line(name, obstacle, adapter, ca
     said = [line for line in capfd.readouterr().err.splitlines() if "NO COMPILED ENGINE" in line]
     assert len(said) == 1
     assert OBSTACLES[name] in said[0] and "eager" in said[0]
+
+
+def test_a_compiler_that_fails_is_tried_once(obstacle, adapter, tmp_path):
+    obstacle("a compiler that fails")
+    for _ in range(2):
+        assert resolve(AutoConfig(), adapter) == EagerConfig()
+    assert (tmp_path / "compiler.log").read_text() == "tried\n"
 
 
 @pytest.mark.parametrize("name", OBSTACLES)
@@ -123,7 +131,7 @@ def test_the_outcome_is_what_a_run_counts_and_records(model, tmp_path, obstacle,
     capfd.readouterr()
 
     obstacle("no compiler")
-    load_library.cache_clear()
+    first_try.cache_clear()
     config = settings(
         model, tmp_path, "limit=1", "speedup.prompts=0", "fidelity.limit=0", "method=full_quant"
     )

@@ -67,7 +67,7 @@ class Run:
     """
 
     def __init__(self, config: RunConfig, runtime: Runtime) -> None:
-        self.config = config = runtime.with_engine(config)
+        self.config = config
         self.runtime = runtime
         self.task = build_task(config)
         samples = self.task.samples()
@@ -82,6 +82,8 @@ class Run:
         self.slots = min(runtime.adapter.context, longest + max(budget, config.speedup.tokens))
         self.data = data_fingerprint(self.task, samples)
         self.depths = recorded_depths(config)
+        # Last, since it may build a river and compile: what is refused above is refused at once.
+        self.config = runtime.with_engine(config)
         self._identify()
 
     def as_no_exit(self) -> Run:

@@ -55,13 +55,28 @@ class Library:
     compile_seconds: float
 
 
-@functools.cache
 def load_library() -> Library:
-    """The library of this machine, compiled where it is not there yet.
+    """The library of this machine, compiled where it is not there yet; tried once in a process.
 
     Raises:
         EngineUnavailable: no compiler, or it failed.
     """
+    found = first_try()
+    if isinstance(found, EngineUnavailable):
+        raise EngineUnavailable(str(found))
+    return found
+
+
+@functools.cache
+def first_try() -> Library | EngineUnavailable:
+    """What loading came to: a compiler that failed would fail again, for each cell of a sweep."""
+    try:
+        return _load()
+    except EngineUnavailable as error:
+        return error
+
+
+def _load() -> Library:
     compiler = _compiler()
     spent = 0.0
 

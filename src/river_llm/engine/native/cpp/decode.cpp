@@ -136,7 +136,6 @@ class Engine {
         }
     }
 
-    int hidden_size() const { return m_.hidden; }
     int rows() const { return batch_ * tokens_; }
 
     // From now on the seconds of each phase are added up in `spent`; null: no more.

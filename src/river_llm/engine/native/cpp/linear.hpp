@@ -62,10 +62,6 @@ inline int tile_rows(const Linear& linear) {
 [[maybe_unused]] constexpr int kAheadInt4 = 4096;
 
 #if RIVER_AVX512_BF16
-inline __m512 floats_of(__m256i halves) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
-}
-
 inline __m512bh as_bf16(__m512i bits) { return (__m512bh)bits; }
 #endif
 
