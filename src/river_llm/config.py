@@ -55,7 +55,8 @@ class ModelConfig:
     """A hub id or a local folder; `path: embedded` is the model shipped as a package.
 
     `path: random` has seeded random weights of a given `shape` and no tokenizer; it can be timed,
-    not evaluated.
+    not evaluated. `base` is only a name that recipes may use as a path: the base checkpoint of an
+    instruct model, or the model itself where no base was published.
     """
 
     name: str
@@ -64,6 +65,7 @@ class ModelConfig:
     device: str = "auto"
     chat: Literal["auto", "always", "never"] = "auto"
     shape: ShapeName | None = None
+    base: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
