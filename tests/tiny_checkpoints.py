@@ -129,7 +129,7 @@ MISTRAL = Style(
     ends=("</s>",),
     template=(
         "{{ bos_token }}"
-        "[SYSTEM_PROMPT]The current date is {{ strftime_now('%Y-%m-%d') }}.[/SYSTEM_PROMPT]"
+        "[SYSTEM_PROMPT]The current date is {today}.[/SYSTEM_PROMPT]"
         "{% for message in messages %}"
         "{% if message['role'] == 'user' %}[INST]{{ message['content'] }}[/INST]"
         "{% else %}{{ message['content'] }}{{ eos_token }}{% endif %}"
@@ -282,14 +282,14 @@ def save_checkpoint(kind: str, folder: Path, rope: Rope | None = None) -> Path:
     model.save_pretrained(folder)
     tokenizer(style).save_pretrained(folder)
     if kind == "phi4_mini":
-        # The hub's copy names code of its own; transformers' class is the one that is used.
-        _edit(folder / "config.json", auto_map={"AutoConfig": "configuration_phi3.Phi3Config"})
+        _edit(folder / "config.json", **_as_phi_on_the_hub(folder))
+        _edit(folder / "tokenizer_config.json", tokenizer_class="GPT2Tokenizer")
     return folder
 
 
 def mark_as_fp8(folder: Path) -> Path:
     """Makes a checkpoint look like one with FP8 weights, as Ministral 3's plain Instruct is."""
-    settings = {"quant_method": "fp8", "activation_scheme": "static", "weight_block_size": None}
+    settings = {"quant_method": "fp8", "activation_scheme": "static"}
     _edit(folder / "config.json", quantization_config=settings)
     return folder
 
@@ -355,6 +355,24 @@ def tokenizer(style: Style) -> PreTrainedTokenizerFast:
     )
 
 
+def _as_phi_on_the_hub(folder: Path) -> dict[str, Any]:
+    """Older keys for the rotary embedding, and code of its own that transformers need not run."""
+    content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    rope = content["rope_parameters"]
+    return {
+        "auto_map": {
+            "AutoConfig": "configuration_phi3.Phi3Config",
+            "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM",
+            "AutoTokenizer": "Xenova/gpt-4o",
+        },
+        # Phi3Config's default lies beyond a small vocabulary.
+        "pad_token_id": content["bos_token_id"],
+        "rope_parameters": None,
+        "rope_theta": rope["rope_theta"],
+        "rope_scaling": {key: rope[key] for key in ("type", "short_factor", "long_factor")},
+    }
+
+
 def _special_ids(style: Style) -> dict[str, Any]:
     ends = style.ids(style.ends)
     return {
@@ -365,5 +383,7 @@ def _special_ids(style: Style) -> dict[str, Any]:
 
 
 def _edit(path: Path, **changes: Any) -> None:
+    """Changes keys of a JSON file; None takes a key out."""
     content: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    path.write_text(json.dumps({**content, **changes}, indent=2) + "\n", encoding="utf-8")
+    left = {key: value for key, value in {**content, **changes}.items() if value is not None}
+    path.write_text(json.dumps(left, indent=2) + "\n", encoding="utf-8")
