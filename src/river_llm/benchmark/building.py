@@ -60,8 +60,8 @@ def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
     slots = max(config.contexts) + config.steps + 1
     if slots > adapter.context:
         raise UserError(
-            f"contexts={max(config.contexts)} with steps={config.steps} exceeds the model's "
-            f"{adapter.context} positions: give less"
+            f"contexts={max(config.contexts)} with steps={config.steps} exceeds "
+            f"{adapter.context_words}: give less"
         )
     names = parse_arms(config.arms, adapter.num_layers, config.gguf is not None)
     draw = random.Random(config.seed)

@@ -29,11 +29,20 @@ def check_layers(
     """Runs every layer of each stack on the same states in both engines.
 
     Five tokens of seeded random states go through each layer from the eager engine's input to it,
-    behind each other in the cache; outputs, cache entries and logits are compared.
+    behind each other in the cache; outputs, cache entries and logits are compared. Where queries
+    are scaled from a position on, that is done a second time around this position.
 
     Raises:
         EngineUnavailable: they differ, or a layer cannot be described.
     """
+    _check(adapter, backbone, river, head)
+    switch = adapter.query_switch
+    if switch is not None and switch < adapter.context:
+        first = min(switch - _TOKENS // 2, adapter.context - _TOKENS)
+        _check(adapter.shifted(first), backbone, river, head)
+
+
+def _check(adapter: BackboneAdapter, backbone: Layers, river: Layers | None, head: Head) -> None:
     stacks = {"backbone": backbone} if river is None else {"backbone": backbone, "river": river}
     both = []
     for kind in (EagerExecutor, NarrowExecutor):

@@ -28,6 +28,16 @@ _NOT_THE_MODEL = (
     "architectures",
     "dtype",
 )
+_WITH_TEXT_TOWER = ("mistral3",)
+"""Multimodal models whose text tower is a decoder that the adapter drives."""
+_TEXT_TOWER = {
+    r"^language_model\.model\.": "model.",
+    r"^language_model\.lm_head\.": "lm_head.",
+    r"^model\.language_model\.": "model.",
+}
+"""Names of a text tower's weights inside a multimodal checkpoint (as published, and as
+transformers 5 names them) -> in a model of the tower alone. Those of the vision tower have no
+place there and are not read."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -71,10 +81,16 @@ def load_model(config: ModelConfig) -> LoadedModel:
     path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
     try:
         # Before gigabytes are loaded.
-        check_supported(AutoConfig.from_pretrained(path))
+        whole = AutoConfig.from_pretrained(path)
+        text = text_config(whole, config.path)
+        check_supported(text)
         tokenizer = AutoTokenizer.from_pretrained(path)
         model, report = AutoModelForCausalLM.from_pretrained(
-            path, dtype=DTYPES[config.dtype], output_loading_info=True
+            path,
+            config=text,
+            key_mapping=None if text is whole else _TEXT_TOWER,
+            dtype=DTYPES[config.dtype],
+            output_loading_info=True,
         )
         # transformers goes on with random weights, or with a tokenizer that knows no token.
         if report["missing_keys"]:
@@ -104,6 +120,34 @@ def load_model(config: ModelConfig) -> LoadedModel:
         eos_ids=eos_ids(prepared, tokenizer),
         fingerprint=model_fingerprint(prepared),
     )
+
+
+def text_config(config: Any, path: str) -> Any:
+    """The configuration of the decoder: a model's own, or that of its text tower.
+
+    Args:
+        config: a transformers model configuration.
+        path: where it came from, for messages.
+
+    Raises:
+        UserError: the checkpoint's weights are quantized, so that there is no 16-bit backbone.
+    """
+    settings = getattr(config, "quantization_config", None)
+    text = config.text_config if config.model_type in _WITH_TEXT_TOWER else config
+    settings = settings or getattr(text, "quantization_config", None)
+    if settings:
+        method = dict(settings).get("quant_method", "unknown method")
+        advice = "a 16-bit checkpoint"
+        if config.model_type == "mistral3":
+            advice = (
+                "the one whose name ends in -BF16 "
+                "(model.path=mistralai/Ministral-3-8B-Instruct-2512-BF16)"
+            )
+        raise UserError(
+            f"model.path={path} has quantized weights ({method}), but a backbone runs at 16 bits: "
+            f"use {advice}"
+        )
+    return text
 
 
 @torch.no_grad()
