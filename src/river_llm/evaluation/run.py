@@ -22,7 +22,7 @@ from river_llm.config import (
 from river_llm.decoding import Decoder
 from river_llm.environment import git_state, snapshot
 from river_llm.errors import UserError
-from river_llm.evaluation import measure
+from river_llm.evaluation import decode_speedup, measure
 from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.naming import arm_name, shown_settings
@@ -258,8 +258,13 @@ def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
         value = _fidelity(run, decoder, reference, no_exit)
         fidelity = {"made_by": sizes["fidelity"], "environment": environment, "value": value}
     if speedup is None:
-        value = measure.speedup(run.runtime, config, decoder, no_exit, run.prompts)
-        speedup = {"made_by": sizes["speedup"], "environment": environment, "value": value}
+        found = decode_speedup.decode_speedups(run.runtime, config, decoder, no_exit, run.prompts)
+        speedup = {
+            "made_by": sizes["speedup"],
+            "environment": environment,
+            "value": found.pop("matched"),
+            **found,
+        }
     measured = {
         "header": run.header(),
         "data": run.data,
@@ -276,7 +281,9 @@ def _kept(
 ) -> dict[str, Any] | None:
     """A measurement of an earlier start: of the same code in the same size, or not asked for."""
     found: dict[str, Any] | None = stored.get(part)
-    if found is not None and (asked == 0 or found["made_by"] == sizes[part]):
+    # What is switched off now may well have been measured then.
+    size = {key: value for key, value in sizes[part].items() if value is not False}
+    if found is not None and (asked == 0 or found["made_by"].items() >= size.items()):
         return found
     return None
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from river_llm.composition import load_config
-from river_llm.config import NoExitConfig, RunConfig
+from river_llm.config import EagerConfig, NoExitConfig, RunConfig
 from river_llm.errors import UserError
 from river_llm.sweeps.folder import Cell
 from river_llm.sweeps.job import unexpected
@@ -60,6 +60,7 @@ def estimated_seconds(config: RunConfig) -> float:
         UserError: what the run itself would refuse.
     """
     # Imported late: a mistake on the command line is told without waiting for torch.
+    from river_llm.evaluation.decode_speedup import eager_no_exit
     from river_llm.evaluation.run import Run
     from river_llm.evaluation.runtime import Runtime
 
@@ -86,6 +87,15 @@ def estimated_seconds(config: RunConfig) -> float:
     passes = 2 * config.speedup.rounds
     total += timed * (2 * full_prefill + prefill)
     total += timed * config.speedup.tokens * ((passes + 1) * full_step + passes * step)
+    # transformers' generate is taken to cost what no_exit costs on the eager engine.
+    on_eager = isinstance(run.config.engine, EagerConfig)
+    more = config.speedup.vs_hf + (config.speedup.vs_eager and not on_eager)
+    if timed and more:
+        prefills, steps = full_prefill, full_step
+        if not on_eager:
+            prefills, steps = _timed(eager_no_exit(runtime, run.config, run.slots), prompt.ids)
+        each = prefills + prefill + config.speedup.tokens * passes * (steps + step)
+        total += timed * more * each
     return total
 
 
