@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
@@ -11,6 +11,7 @@ from river_llm.analysis.statistics import bootstrap_ratio
 from river_llm.config import RunConfig
 from river_llm.decoding import Decoder
 from river_llm.evaluation.fidelity import (
+    ForcedScores,
     ForcedText,
     ReferenceScores,
     compare,
@@ -42,12 +43,12 @@ def forced_texts(
 def fidelity(
     arm: Decoder, texts: Sequence[ForcedText], reference: ReferenceScores, seed: int
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Fidelity (a) and (b) of a method with its noise floor.
+    """Fidelity (a) and (b) of a method with its noise floors.
 
     Args:
         arm: the method.
         texts: no_exit's, with their prompts.
-        reference: no_exit's and transformers' scores on them.
+        reference: no_exit's scores on them, with those of other implementations of it.
         seed: of the bootstrap over texts.
 
     Returns:
@@ -56,12 +57,6 @@ def fidelity(
     passes = {
         text.id: forced_pass(arm, text)
         for text in tqdm(texts, desc="fidelity", unit="text", disable=not texts)
-    }
-    # A quantized head has no noise floor: transformers' model has the head at 16 bits.
-    floor = {
-        t.id: reference.transformers[t.id].first(len(t.tokens))
-        for t in texts
-        if t.id in reference.transformers
     }
     rows: dict[str, dict[str, Any]] = {
         key: {
@@ -87,9 +82,19 @@ def fidelity(
         "excess_nll_low": excess[0],
         "excess_nll_high": excess[1],
         "mean_depth": sum(depths) / len(depths) if depths else None,
-        "noise_floor": compare(floor, reference.no_exit) if floor else None,
+        # A quantized head has none: transformers' model has the head at 16 bits.
+        "noise_floor": _floor(reference.transformers, texts, reference),
+        "engine_noise_floor": _floor(reference.eager, texts, reference),
     }
     return figures, rows
+
+
+def _floor(
+    other: Mapping[str, ForcedScores], texts: Sequence[ForcedText], reference: ReferenceScores
+) -> dict[str, float] | None:
+    """What another implementation of no_exit shows on these texts; None: it was not scored."""
+    scores = {t.id: other[t.id].first(len(t.tokens)) for t in texts if t.id in other}
+    return compare(scores, reference.no_exit) if scores else None
 
 
 def equal_answers(

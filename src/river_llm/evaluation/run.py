@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from river_llm.config import (
+    EagerConfig,
     FidelityConfig,
     NoExitConfig,
     RiverShuffledConfig,
@@ -24,6 +25,7 @@ from river_llm.environment import git_state, snapshot
 from river_llm.errors import UserError
 from river_llm.evaluation import decode_speedup, measure
 from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
+from river_llm.evaluation.decode_speedup import eager_no_exit
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.naming import arm_name, shown_settings
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
@@ -302,7 +304,9 @@ def _fidelity(
         whole = measure.forced_texts(run.prompts, of_no_exit, run.config, no_exit)
         # transformers' model has the head at 16 bits, and would be compared with another model.
         floor = run.runtime.adapter if run.config.quant.head == "none" else None
-        if scores.complete(whole, no_exit, floor):
+        on_eager = isinstance(run.config.engine, EagerConfig)
+        eager = None if on_eager else eager_no_exit(run.runtime, run.config, run.slots)
+        if scores.complete(whole, no_exit, floor, eager):
             reference.folder.write_json(REFERENCE, scores.as_dict())
     texts = measure.forced_texts(run.prompts, of_no_exit, run.config, decoder)
     figures, rows = measure.fidelity(decoder, texts, scores, run.config.seed)
