@@ -352,11 +352,16 @@ class AutoConfig(_EngineConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupConfig:
-    """Size of the paired timing: prompts x tokens x rounds of A B B A; prompts 0: none."""
+    """Size of the paired timing: prompts x tokens x rounds of A B B A; prompts 0: none.
+
+    `vs_eager` and `vs_hf` time the arm beside two more references, each in the same size.
+    """
 
     prompts: int = 4
     tokens: int = 48
     rounds: int = 1
+    vs_eager: bool = False
+    vs_hf: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
