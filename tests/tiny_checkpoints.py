@@ -31,6 +31,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from river_llm.exits import Criterion
+
 LAYERS = 4
 HIDDEN = 256
 HEADS = 4
@@ -136,6 +138,16 @@ MISTRAL = Style(
         "{% endfor %}"
     ),
 )
+
+
+class Planned(Criterion):
+    """Depths from a cycle; the prompt runs in the backbone."""
+
+    def __init__(self) -> None:
+        super().__init__(LAYERS)
+
+    def plan(self, step: int | None) -> int:
+        return LAYERS if step is None else (3, 1, 2, 4, 0, 2, 4, 1)[step % 8]
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,16 @@ from river_llm.quant import rtn_int4
 from river_llm.quant.grid import split_groups
 from river_llm.quant.river import build_river
 from tiny import ENGINES
-from tiny_checkpoints import HEADS, HIDDEN, KINDS, LAYERS, VOCAB, mark_as_fp8, save_checkpoint
+from tiny_checkpoints import (
+    HEADS,
+    HIDDEN,
+    KINDS,
+    LAYERS,
+    VOCAB,
+    Planned,
+    mark_as_fp8,
+    save_checkpoint,
+)
 
 TOKENS = 20
 SLOTS = 96
@@ -35,16 +44,6 @@ FOUR = tuple(KINDS)
 INTERMEDIATE = 384
 HEAD_DIM = HIDDEN // HEADS
 KV = 2 * HEAD_DIM
-
-
-class Planned(Criterion):
-    """Depths from a cycle; the prompt runs in the backbone."""
-
-    def __init__(self) -> None:
-        super().__init__(LAYERS)
-
-    def plan(self, step: int | None) -> int:
-        return LAYERS if step is None else (3, 1, 2, 4, 0, 2, 4, 1)[step % 8]
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +266,20 @@ def test_a_text_tower_that_lacks_weights_is_refused(lost, folders, tmp_path):
     with pytest.raises(UserError, match="lacks") as error:
         load(folder)
     assert lost.removeprefix("language_model.") in str(error.value)
+
+
+def test_a_weight_that_only_another_model_has_is_refused(folders, tmp_path):
+    folder = copy_of(folders["ministral3_8b"], tmp_path)
+    stored = load_file(folder / "model.safetensors")
+    stored["language_model.model.layers.1.self_attn.q_norm.weight"] = torch.ones(HEAD_DIM)
+    save_file(stored, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match=r"layers\.1\.self_attn\.q_norm"):
+        load(folder)
+
+
+def test_loading_a_text_tower_reports_no_weights_of_the_vision_tower(folders, capfd):
+    load(folders["ministral3_8b"])
+    assert "vision" not in capfd.readouterr().err
 
 
 def test_quantized_weights_are_refused_and_the_16_bit_variant_named(folders, tmp_path):

@@ -144,7 +144,9 @@ class BackboneAdapter:
             return None
         first = self._first_position
         positions = torch.arange(first, first + length, device=self.device)[None]
-        scales = get_llama_4_attn_scale(positions, self._query_growth, self.query_switch)
+        scales: torch.Tensor = get_llama_4_attn_scale(
+            positions, self._query_growth, self.query_switch
+        )
         return scales.to(self.dtype).flatten()
 
     def run_layer(
