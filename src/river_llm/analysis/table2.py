@@ -74,7 +74,7 @@ def _markdown(runs: SavedRuns, found: list[Block], margin: float) -> str:
         headline(found),
         to_markdown(paper_frame(found), NAMES),
         paper_note(found),
-        f"## At no_exit's accuracy (margin: {margin:g} points)",
+        f"## At no_exit's accuracy (margin in points: {margin:g})",
         to_markdown(equal_frame(ran, margin), NAMES),
         equal_note(margin),
     ]
@@ -108,7 +108,10 @@ def _latex(runs: SavedRuns, found: list[Block], margin: float) -> str:
             ),
         ]
     notes = escape(f"{columns_note()} {origin_note(runs)}")
-    missing = [f"% without a result: {escape(f'{r.name}: {r.reason}')}" for r in runs.missing]
+    missing = [
+        " ".join(["% without a result:", *run.name.split(), *run.reason.split()])
+        for run in runs.missing
+    ]
     return "\n".join([HEAD, *missing, *tables, rf"{{\footnotesize\noindent {notes}\par}}", ""])
 
 

@@ -18,7 +18,11 @@ from river_llm.records import RunFolder
 def headline(blocks: Sequence[Block]) -> str:
     """What of the paper has run, in one sentence before everything else."""
     of_paper = [block for block in blocks if block.paper is not None]
-    ran = [f"{block.model} on {block.exp}" for block in of_paper if _is_complete(block)]
+    ran = [
+        f"{block.model} on {block.exp} (n = {fewest})"
+        for block in of_paper
+        if (fewest := _fewest_answers(block))
+    ]
     if not ran:
         return (
             "No row of the paper has run to its end here (no_exit, full_quant and River), so this "
@@ -49,11 +53,10 @@ def paper_note(blocks: Sequence[Block]) -> str:
     )
 
 
-def _is_complete(block: Block) -> bool:
-    return all(
-        pick(block.first(place).summary, "accuracy", "value") is not None
-        for place in (NO_EXIT, FULL_QUANT, RIVER)
-    )
+def _fewest_answers(block: Block) -> int:
+    """The smallest number of graded answers among what the paper's row is made of."""
+    rows = [block.first(place) for place in (NO_EXIT, FULL_QUANT, RIVER)]
+    return min(pick(row.summary, "accuracy", "graded") or 0 for row in rows)
 
 
 def detail_note(block: Block) -> str:

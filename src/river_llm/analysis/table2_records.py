@@ -21,9 +21,11 @@ from river_llm.analysis.table2_rows import Block, Row
 
 def records_frame(blocks: Sequence[Block]) -> pd.DataFrame:
     """One row per finished run; what was not measured is empty."""
-    return pd.DataFrame(
+    frame = pd.DataFrame(
         [_record(block, row) for block in blocks for row in block.rows if row.summary is not None]
     )
+    # Else a count with an empty cell in its column would be written as a float.
+    return frame.convert_dtypes()
 
 
 def _record(block: Block, row: Row) -> dict[str, Any]:
