@@ -18,6 +18,7 @@ class EqualAccuracy:
         line: the method with everything that makes it another method.
         points: how many settings of it were run.
         judged: how many of them have an accuracy paired with no_exit's and a depth below L.
+        full_depth_only: whether none of them skipped a layer.
         pairs: samples of the judged points with a verdict in both runs; the most of them.
         provable: the smallest margin, in points, that so many pairs can prove where no verdict
             changed; None without pairs.
@@ -27,6 +28,7 @@ class EqualAccuracy:
     line: str
     points: int
     judged: int
+    full_depth_only: bool
     pairs: int
     provable: float | None
     fastest: Row | None
@@ -60,6 +62,7 @@ def equal_accuracy(block: Block, margin: float) -> list[EqualAccuracy]:
                 line,
                 len(own),
                 len(judged),
+                all(_depth_share(rows[point.identity]) == 1 for point in own),
                 pairs,
                 None if provable is None else 100 * provable,
                 max(within, key=_speed, default=None),
@@ -79,9 +82,16 @@ def pairs_needed(margin: float) -> int:
     return pairs_to_prove(margin / 100)
 
 
+def _depth_share(row: Row) -> float | None:
+    """Mean depth over L."""
+    if row.mean_depth is None or row.point is None:
+        return None
+    return row.mean_depth / row.point.layers
+
+
 def _below_full_depth(row: Row) -> bool:
-    depth = row.mean_depth
-    return depth is not None and row.point is not None and depth < row.point.layers
+    share = _depth_share(row)
+    return share is not None and share < 1
 
 
 def _speed(row: Row) -> float:

@@ -67,7 +67,7 @@ def _protocol(folder: Path, title: str, cell: Mapping[str, Any]) -> Protocol:
         raise UserError(
             f"the cell '{title}' of {folder} names no model= or no exp= and has not run: run it"
         )
-    words = [word for word in title.split() if word.split("=")[0] not in ("model", "exp")]
+    words = [word for word in title.split() if word.split("=")[0] not in ("model", "exp", "method")]
     return Protocol(
         model,
         task,

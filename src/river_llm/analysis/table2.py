@@ -109,8 +109,7 @@ def _latex(runs: SavedRuns, found: list[Block], margin: float) -> str:
         ]
     notes = escape(f"{columns_note()} {origin_note(runs)}")
     missing = [
-        " ".join(["% without a result:", *run.name.split(), *run.reason.split()])
-        for run in runs.missing
+        " ".join(f"% without a result: {run.name}: {run.reason}".split()) for run in runs.missing
     ]
     return "\n".join([HEAD, *missing, *tables, rf"{{\footnotesize\noindent {notes}\par}}", ""])
 

@@ -124,9 +124,10 @@ def equal_frame(blocks: Sequence[Block], margin: float) -> pd.DataFrame:
 
 def _fastest(entry: EqualAccuracy, margin: float) -> str:
     if entry.fastest is not None:
-        return entry.fastest.point.setting or "yes" if entry.fastest.point else NOT_RUN
+        setting = entry.fastest.point.setting if entry.fastest.point else ""
+        return setting or "yes"
     if not entry.judged:
-        return NOT_RUN
+        return "no run below full depth" if entry.full_depth_only else NOT_RUN
     if entry.provable is not None and entry.provable > margin:
         return f"n too small (needs {pairs_needed(margin)})"
     return "none"
