@@ -92,9 +92,9 @@ def test_every_place_has_a_row_and_other_runs_follow(tmp_path: Path) -> None:
     save(tmp_path, "07", "full_quant", [True], settings={"quant": RTN8})
     save(tmp_path, "08", "full_quant", [True], settings={"quant": {**HQQ, "name": "rtn_int4"}})
     save(tmp_path, "09", "full_quant", [True])
-    for k in (3, 4):
+    for k in (4, 3):
         method = {"name": "static_first", "k": k}
-        save(tmp_path, f"1{k}", "static_first", [True], settings={"method": method})
+        save(tmp_path, f"1{9 - k}", "static_first", [True], settings={"method": method})
     assert [row.name for row in only_block(tmp_path).rows] == [
         "no_exit",
         "full_quant, hqq_int4 g64",  # the paper's quantizer stands before the other

@@ -230,7 +230,7 @@ def _rows(members: Sequence[_Run]) -> list[Row]:
     rows = []
     for place, own_rows in by_place.items():
         # The default quantizer is the paper's, and stands for the place.
-        rows += sorted(own_rows, key=_other_quantizer) or [Row(place.name, place)] if place else []
+        rows += sorted(own_rows, key=_standing) or [Row(place.name, place)] if place else []
     return rows + sorted(by_place.get(None, []), key=lambda row: row.name)
 
 
@@ -238,8 +238,10 @@ def _engine(run: _Run) -> str:
     return str(pick(run.summary, "settings", "engine"))
 
 
-def _other_quantizer(row: Row) -> bool:
-    quantizer = pick(row.summary, "settings", "quant")
-    if quantizer is None:
-        return False
-    return f"{quantizer.get('name')} g{quantizer.get('group_size')}" != DEFAULT_QUANTIZER
+def _standing(row: Row) -> tuple[bool, int]:
+    """Order within a place: the default quantizer first, then by the layers at 16 bits."""
+    settings = pick(row.summary, "settings")
+    quantizer = pick(settings, "quant")
+    name = f"{pick(quantizer, 'name')} g{pick(quantizer, 'group_size')}"
+    other = quantizer is not None and name != DEFAULT_QUANTIZER
+    return other, pick(settings, "method", "k") or 0
