@@ -80,10 +80,18 @@ def test_a_sweep_of_another_method_is_refused(tmp_path: Path) -> None:
         protocols(folder)
 
 
-def test_a_cell_that_names_nothing_and_has_not_run_is_refused(tmp_path: Path) -> None:
-    folder = write_sweep(tmp_path / "s", [(["exp=gsm8k"], None, None)])
-    with pytest.raises(UserError, match=r"names no model= or no exp= and has not run"):
-        protocols(folder)
+def test_cells_that_name_no_model_are_of_one_whatever_their_weights_are_called(
+    tmp_path: Path,
+) -> None:
+    base = save(tmp_path / "runs", "01", "no_exit", [True], model="base", exp="math")
+    folder = write_sweep(
+        tmp_path / "s",
+        [(["exp=math", "limit=1"], None, None), (["model.path=x/base", "limit=1"], base, None)],
+    )
+    assert [(one.model, one.task, one.words) for one in protocols(folder)] == [
+        ("as configured", "math", "as configured"),
+        ("as configured", "math", "model.path=x/base"),
+    ]
 
 
 def test_the_script_writes_both_files(tmp_path: Path) -> None:

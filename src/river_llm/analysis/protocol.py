@@ -18,6 +18,9 @@ from river_llm.analysis.table2_frames import UNKNOWN
 from river_llm.analysis.tables import to_csv, to_markdown
 from river_llm.errors import UserError
 
+DEFAULT = "as configured"
+"""Word for what a cell leaves as it is configured."""
+
 NAMES = ("Model", "Task", "Protocol", "The paper's value", "Note")
 
 
@@ -26,7 +29,7 @@ class Protocol:
     """One cell of the sweep.
 
     Attributes:
-        model, task: values of `model=` and `exp=`; of the run where the cell names neither.
+        model, task: values of `model=` and `exp=`; :data:`DEFAULT` where the cell names none.
         words: the overrides that make the protocol.
         accuracy: of no_exit, a share; without a value where it was not run.
         graded: answers behind it.
@@ -48,8 +51,7 @@ def protocols(folder: Path) -> list[Protocol]:
         folder: holds sweep.json; its cells are runs of no_exit.
 
     Raises:
-        UserError: no sweep there, a cell of another method, or one that names no model or task
-            and has not run.
+        UserError: no sweep there, or a cell of another method.
     """
     return [_protocol(folder, title, cell) for title, cell in sweep_cells(folder)]
 
@@ -61,17 +63,13 @@ def _protocol(folder: Path, title: str, cell: Mapping[str, Any]) -> Protocol:
         raise UserError(
             f"the cell '{title}' of {folder} is no run of no_exit: give a sweep of protocols"
         )
-    fallback = summary or {}
-    model, task = given.get("model", fallback.get("model")), given.get("exp", fallback.get("exp"))
-    if model is None or task is None:
-        raise UserError(
-            f"the cell '{title}' of {folder} names no model= or no exp= and has not run: run it"
-        )
+    # The name in a summary is that of its weights: a base checkpoint has another than its model.
+    model, task = given.get("model", DEFAULT), given.get("exp", (summary or {}).get("exp", DEFAULT))
     words = [word for word in title.split() if word.split("=")[0] not in ("model", "exp", "method")]
     return Protocol(
         model,
         task,
-        " ".join(words) or "as configured",
+        " ".join(words) or DEFAULT,
         Estimate(None) if summary is None else estimate(summary["accuracy"], "value", ""),
         0 if summary is None else summary["accuracy"]["graded"],
         reason,
