@@ -284,6 +284,15 @@ def test_new_measurements_are_shown(tmp_path: Path) -> None:
     assert (row["Peak memory MiB"], row["Weights and KV MiB"]) == ("700", "1")
 
 
+def test_one_measurement_under_two_names_is_flagged_once(tmp_path: Path) -> None:
+    speedup = speeds(1.5)
+    speedup["decode"]["matched"]["flags"] = ["spread above 5 %"]
+    speedup["decode"]["vs_eager"] = {**speedup["decode"]["matched"], "same_as_matched": True}
+    save(tmp_path, "01", "quant_decode", [True], speedup=speedup)
+    row = cells_of(only_block(tmp_path), "quant_decode")
+    assert (row["vs eager [95%]"], row["Note"]) == ("1.50 [1.40, 1.60]", "spread above 5 %")
+
+
 def test_answers_without_a_verdict_are_said(tmp_path: Path) -> None:
     save(tmp_path, "01", "no_exit", [True, True, None])
     save(tmp_path, "02", "quant_decode", [None, True, True])

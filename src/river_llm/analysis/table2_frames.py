@@ -256,7 +256,9 @@ def flags(row: Row) -> list[str]:
     found = []
     for against in REFERENCES:
         measured = measured_speedup(row, against)
-        marks = [] if measured is None else [str(flag) for flag in measured.get("flags") or []]
+        if measured is None or measured.get("same_as_matched"):
+            continue  # one measurement under two names says it once
+        marks = [str(flag) for flag in measured.get("flags") or []]
         start = "" if against == "matched" else against.replace("_", " ") + ": "
         found += [start + mark for mark in marks]
     return found
