@@ -30,8 +30,9 @@ def build(
         name: a key of `TASKS`.
         fewshot: number of worked exemplars before the question.
         fewshot_source: ``own`` or ``train``.
-        data_path: local .jsonl or .jsonl.gz in place of the task's own source.
-        fewshot_path: local .jsonl or .jsonl.gz in place of the hub's train split.
+        data_path: local file, or a folder with one named after the task, in place of the task's
+            own source (see `TaskSettings`).
+        fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
         timeout_s: limit for one generated program in seconds.
 
