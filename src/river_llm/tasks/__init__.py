@@ -6,10 +6,13 @@ from river_llm.tasks.gsm8k import Gsm8k
 from river_llm.tasks.gsm_mini import GsmMini
 from river_llm.tasks.humaneval import HumanEval
 from river_llm.tasks.math500 import Math500
+from river_llm.tasks.math_mini import MathMini
 
 __all__ = ["TASKS", "FinishReason", "Sample", "Task", "TaskSettings", "Verdict", "build"]
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Gsm8k, Math500, HumanEval, GsmMini)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Gsm8k, Math500, HumanEval, GsmMini, MathMini)
+}
 
 
 def build(
