@@ -37,7 +37,10 @@ class ExpConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Local files (.jsonl or .jsonl.gz) in place of the hub; null: the hub or the package."""
+    """Local data in place of the hub; null: the hub or the package.
+
+    Each is a file (.jsonl, .jsonl.gz or .parquet), or a folder with one named after the task.
+    """
 
     path: str | None = None
     fewshot_path: str | None = None
