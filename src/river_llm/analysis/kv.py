@@ -9,10 +9,10 @@ unrelated entries is, the backbone's own of the token before (`other_token`).
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -160,10 +160,11 @@ def summarize_kv(layers: pd.DataFrame, entries: pd.DataFrame) -> dict[str, Any]:
     count = int(layers["layer"].max()) + 1
     profiles = entry_profiles(entries)
     arms: list[dict[str, Any]] = []
-    for (arm, depth, prefill), rows in profiles.groupby(ARM, sort=False):
+    for key, rows in profiles.groupby(ARM, sort=False):
+        arm, depth, prefill = cast(tuple[str, int, str], key)
         named = {"arm": arm, "depth": int(depth), "prefill": prefill}
         arms.append(
-            {**named, **{key: _figures(rows[key]) for key in ("key_cosine", "value_cosine")}}
+            {**named, **{name: _figures(rows[name]) for name in ("key_cosine", "value_cosine")}}
         )
     early_last = []
     for depth in exit_depths(entries, count):
@@ -181,5 +182,5 @@ def summarize_kv(layers: pd.DataFrame, entries: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _figures(column: Sequence[float]) -> list[float]:
+def _figures(column: Iterable[float]) -> list[float]:
     return [float(value) for value in column]

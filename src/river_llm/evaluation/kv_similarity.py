@@ -66,7 +66,7 @@ class StateRecorder(NoExit):
 
     def states(self) -> torch.Tensor:
         """[decode steps, L + 1, H] since the prefill; row l is the input of layer l."""
-        return torch.cat(self._states, dim=1)[0].unflatten(0, (-1, self.num_layers + 1))
+        return torch.cat(self._states, dim=1)[0].view(self.steps_done, self.num_layers + 1, -1)
 
 
 def cosines(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
