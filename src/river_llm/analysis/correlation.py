@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -14,7 +11,7 @@ RESAMPLES = 10_000
 
 
 def pearson(
-    x: Sequence[float], y: Sequence[float], groups: Sequence[Any], *, seed: int = 0
+    x: npt.ArrayLike, y: npt.ArrayLike, groups: npt.ArrayLike, *, seed: int = 0
 ) -> Estimate:
     """Pearson's r of tokens, with a 95 % percentile bootstrap over the texts they belong to.
 
@@ -31,8 +28,9 @@ def pearson(
         ValueError: unequal lengths, or a figure that is not finite.
     """
     first, second = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if not first.shape == second.shape == (len(groups),):
-        raise ValueError(f"{first.shape}, {second.shape} and {len(groups)} groups differ in length")
+    texts = np.asarray(groups)
+    if first.ndim != 1 or not first.shape == second.shape == texts.shape:
+        raise ValueError(f"shapes differ: {first.shape}, {second.shape} and {texts.shape}")
     if not (np.isfinite(first).all() and np.isfinite(second).all()):
         raise ValueError("r needs finite figures")
     if len(first) == 0 or first.min() == first.max() or second.min() == second.max():
@@ -40,7 +38,7 @@ def pearson(
     # Centred and scaled before sums of squares are subtracted from one another.
     first = (first - first.mean()) / first.std()
     second = (second - second.mean()) / second.std()
-    names, index = np.unique(np.asarray(groups), return_inverse=True)
+    names, index = np.unique(texts, return_inverse=True)
     moments = np.stack(
         [np.ones_like(first), first, second, first**2, second**2, first * second], axis=1
     )

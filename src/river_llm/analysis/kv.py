@@ -137,7 +137,7 @@ def correlation(pairs: pd.DataFrame) -> Estimate:
     Args:
         pairs: see :func:`early_against_last`.
     """
-    return pearson(pairs["early"], pairs["last"], pairs["id"])
+    return pearson(pairs["early"].to_numpy(), pairs["last"].to_numpy(), pairs["id"].to_numpy())
 
 
 def exit_depths(entries: pd.DataFrame, layers: int) -> list[int]:
