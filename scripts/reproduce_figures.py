@@ -211,4 +211,9 @@ def draw(folders: Folders) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from what is finished", file=sys.stderr)
+        status = 130
+    sys.exit(status)
