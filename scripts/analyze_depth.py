@@ -71,6 +71,8 @@ def analyze(overrides: Sequence[str], tokens: int) -> tuple[Path, dict[str, Any]
     summary = {
         **{key: run.header()[key] for key in ("exp", "label", "model", "settings")},
         "commit": code_mark(),
+        "made_by": {"overrides": list(overrides), "tokens": tokens},
+        "environment": run.environment(),
         **summarize_depths(frame, adapter.num_layers, traffic, lengths),
     }
     folder = (
