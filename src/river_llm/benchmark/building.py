@@ -16,7 +16,6 @@ from river_llm.benchmark.arms import (
     parse_arms,
 )
 from river_llm.benchmark.decoders import DecoderArm, decoder_arm
-from river_llm.benchmark.hf_alone import CACHES
 from river_llm.benchmark.llama_cpp import GgufTraffic, LlamaCpp, gguf_path
 from river_llm.benchmark.rounds import TimedArm
 from river_llm.benchmark.settings import BenchConfig
@@ -25,6 +24,7 @@ from river_llm.config import EagerConfig, NoExitConfig
 from river_llm.engine.compiled import CompiledExecutor
 from river_llm.errors import UserError
 from river_llm.evaluation.runtime import Runtime
+from river_llm.models.generate import CACHES
 
 EAGER = EagerConfig().name
 
