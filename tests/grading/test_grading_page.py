@@ -17,6 +17,7 @@ BOXES = ("rule", "completion", "finish", "boxed")
 MATH = ("rule", "answer", "gold", "equal")
 BASES = ("rule", "answer", "gold", "question", "equal")
 HUMANEVAL = ("rule", "completion", "status")
+METRICS = ("metric", "result")
 
 Row = dict[str, str]
 
@@ -59,11 +60,11 @@ def verdict(row: Row) -> bool:
 
 
 def test_page_has_these_tables_and_many_rows() -> None:
-    assert set(TABLES) == {GSM8K, NUMBERS, BOXES, MATH, BASES, HUMANEVAL}
+    assert set(TABLES) == {GSM8K, NUMBERS, BOXES, MATH, BASES, HUMANEVAL, METRICS}
     assert len(TABLES[GSM8K]) >= 15
     assert len(TABLES[MATH]) >= 70
     assert sum(not verdict(row) for row in TABLES[MATH]) >= 25
-    assert min(map(len, TABLES.values())) >= 4
+    assert min(len(rows) for header, rows in TABLES.items() if header != METRICS) >= 4
 
 
 @pytest.mark.parametrize("row", each(GSM8K))
@@ -106,6 +107,17 @@ def test_humaneval(row: Row) -> None:
     program = extract_program(prompt, lines(row["completion"]), "double")
     limit = 5.0 if row["status"] != "timeout" else 1.0
     assert run_program(program, tests, "double", limit).status == row["status"]
+
+
+def test_example_of_the_metrics_runs() -> None:
+    (code,) = re.findall(r"^```python\n(from river_llm.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    shown = re.sub(r"^(\w+\(\)\.compute)", r"results += [\1", code, flags=re.MULTILINE)
+    shown = re.sub(r"\)$(?=\n(?:results|\Z))", ")]", shown, flags=re.MULTILINE)
+    scope: dict[str, list[dict[str, float]]] = {"results": []}
+    exec(shown, scope)
+    gsm, math, humaneval = scope["results"]
+    assert (gsm["accuracy"], math["accuracy"]) == (1.0, 1.0)
+    assert (humaneval["pass@1"], humaneval["pass@2"]) == (0.5, 1.0)
 
 
 def test_a_wrong_row_would_be_found() -> None:

@@ -121,8 +121,9 @@ def plain_value(answer: Answer) -> Fraction | None:
     repeating = re.fullmatch(r"([-+]?\d*)\.(\d*)\\overline\{(\d+)\}", text)
     if repeating is not None:
         whole, fixed, period = repeating.groups()
-        once, shift = int(f"{whole.lstrip('+-') or 0}{fixed}"), 10 ** len(fixed)
-        value = (once + Fraction(int(period), 10 ** len(period) - 1)) / shift
+        once = int(f"{whole.lstrip('+-') or 0}{fixed}")
+        value: Fraction = once + Fraction(int(period), int("9" * len(period)))
+        value /= int(f"1{'0' * len(fixed)}")
         return -value if whole.startswith("-") else value
     text = re.sub(r"([-+]?)\\frac\{([-+]?[\d.]+)\}\{([\d.]+)\}", r"\1\2/\3", text)
     match = re.fullmatch(
