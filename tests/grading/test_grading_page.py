@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from river_llm.grading import gsm8k
+from river_llm.grading import exact, gsm8k
 from river_llm.grading import math as math_grader
 from river_llm.grading.humaneval import extract_program
 from river_llm.grading.sandbox import run_program
@@ -17,6 +17,7 @@ BOXES = ("rule", "completion", "finish", "boxed")
 MATH = ("rule", "answer", "gold", "equal")
 BASES = ("rule", "answer", "gold", "question", "equal")
 HUMANEVAL = ("rule", "completion", "status")
+EXACT = ("rule", "completion", "finish", "gold", "right")
 METRICS = ("metric", "result")
 
 Row = dict[str, str]
@@ -60,7 +61,7 @@ def verdict(row: Row) -> bool:
 
 
 def test_page_has_these_tables_and_many_rows() -> None:
-    assert set(TABLES) == {GSM8K, NUMBERS, BOXES, MATH, BASES, HUMANEVAL, METRICS}
+    assert set(TABLES) == {GSM8K, NUMBERS, BOXES, MATH, BASES, HUMANEVAL, EXACT, METRICS}
     assert len(TABLES[GSM8K]) >= 15
     assert len(TABLES[MATH]) >= 70
     assert sum(not verdict(row) for row in TABLES[MATH]) >= 25
@@ -107,6 +108,12 @@ def test_humaneval(row: Row) -> None:
     program = extract_program(prompt, lines(row["completion"]), "double")
     limit = 5.0 if row["status"] != "timeout" else 1.0
     assert run_program(program, tests, "double", limit).status == row["status"]
+
+
+@pytest.mark.parametrize("row", each(EXACT))
+def test_exact(row: Row) -> None:
+    found = exact.extract_answer(lines(row["completion"]), row["finish"])
+    assert exact.answers_equal(found, row["gold"]) is {"yes": True, "no": False}[row["right"]]
 
 
 def test_example_of_the_metrics_runs() -> None:
