@@ -23,7 +23,7 @@ def test_command_of_the_page_reads_the_file_of_the_page(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("colours.jsonl").write_text(blocks("json")[0], encoding="utf-8")
-    python, script, *overrides = shlex.split(blocks("bash")[0])
+    python, script, *overrides = shlex.split(blocks("bash")[0].replace("\\\n", ""))
     assert (python, script) == ("python", "run.py")
     task = build_task(load_config(overrides))
     assert [(s.id, s.gold) for s in task.samples()] == [
