@@ -157,7 +157,14 @@ def test_defaults_are_those_that_the_documents_name():
 
 @pytest.mark.parametrize(
     ("exp", "fewshot", "budget"),
-    [("gsm8k", 8, 256), ("math", 0, 512), ("humaneval", 0, 512), ("gsm_mini", 0, 256)],
+    [
+        ("gsm8k", 8, 256),
+        ("math", 0, 512),
+        ("humaneval", 0, 512),
+        ("gsm_mini", 0, 256),
+        ("math_mini", 0, 512),
+        ("jsonl", 0, 256),
+    ],
 )
 def test_each_exp_has_its_exemplars_and_budget(exp: str, fewshot: int, budget: int):
     config = load_config([f"exp={exp}"])
@@ -182,7 +189,7 @@ def test_yaml_defaults_agree_with_the_schema():
 @pytest.mark.parametrize(
     ("group", "names"),
     [
-        ("exp", ["gsm8k", "gsm_mini", "humaneval", "math"]),
+        ("exp", ["gsm8k", "gsm_mini", "humaneval", "jsonl", "math", "math_mini"]),
         ("method", METHODS),
         ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
         (

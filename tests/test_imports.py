@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sweeps",),
     ("composition",),
     ("evaluation", "calibration", "benchmark"),
-    ("analysis", "tracking"),
+    ("analysis", "metrics", "tracking"),
     ("tasks", "grading"),
     ("generation",),
     ("decoding",),

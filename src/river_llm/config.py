@@ -23,8 +23,20 @@ SCHEMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnsConfig:
+    """Columns of a file of the user's own; `id` null: rows are numbered."""
+
+    prompt: str
+    answer: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExpConfig:
-    """Which benchmark, how it is prompted, and how much of it is run."""
+    """Which benchmark, how it is prompted, and how much of it is run.
+
+    `columns` and `grader` are for a task of the user's own, read from `data.path`.
+    """
 
     name: str
     max_new_tokens: int
@@ -33,6 +45,8 @@ class ExpConfig:
     limit: int | None = None
     allow_code_execution: bool = False
     timeout_s: float = 10.0
+    columns: ColumnsConfig | None = None
+    grader: Literal["gsm8k", "math", "exact"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -471,11 +485,14 @@ def check_ranges(config: RunConfig) -> None:
         if value is not None and value < lowest:
             raise UserError(f"{key}={value} is too small: give {lowest:g} or more")
 
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.model.name):
-        raise UserError(
-            f"model.name={config.model.name!r} names a folder of results: use letters, digits, "
-            "dots, hyphens and underscores"
-        )
+    for key, name in (("model.name", config.model.name), ("exp.name", config.exp.name)):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise UserError(
+                f"{key}={name!r} names a folder of results: use letters, digits, dots, hyphens "
+                "and underscores"
+            )
+    if (config.exp.columns is None) != (config.exp.grader is None):
+        raise UserError("exp.columns and exp.grader belong together: use exp=jsonl, or neither")
     if config.model.path == RANDOM and config.model.shape is None:
         raise UserError(
             f"model.path={RANDOM} needs model.shape=: choose one of "
@@ -615,6 +632,8 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
     }
     if config.exp.fewshot:
         exp["fewshot_source"] = config.exp.fewshot_source
+    if config.exp.grader is not None:
+        exp["grader"] = config.exp.grader  # of the columns, their content counts
     settings: dict[str, Any] = {
         "exp": exp,
         "model": {"name": config.model.name, "dtype": config.model.dtype},

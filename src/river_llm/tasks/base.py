@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from river_llm.errors import UserError
 from river_llm.records import FinishReason
@@ -66,9 +65,9 @@ class TaskSettings:
 class Task(ABC):
     """A benchmark. Building one reads its exemplars, `samples` reads its problems."""
 
-    name: ClassVar[str]
+    name: str
     """Key of the task in ``exp=``."""
-    label: ClassVar[str]
+    label: str
     """Name of the task in tables."""
 
     def __init__(self, settings: TaskSettings) -> None:
