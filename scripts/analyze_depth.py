@@ -77,6 +77,8 @@ def analyze(
     summary = {
         **{key: run.header()[key] for key in ("exp", "label", "model", "settings")},
         "commit": code_mark(),
+        "made_by": {"overrides": list(overrides), "tokens": tokens},
+        "environment": run.environment(),
         **summarize_depths(frame, adapter.num_layers, traffic, lengths),
     }
     folder = (
