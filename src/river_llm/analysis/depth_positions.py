@@ -8,13 +8,12 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from river_llm.analysis.figures import DPI, error, plain_axes
+from river_llm.analysis.figures import error, plain_axes
 from river_llm.analysis.points import Estimate, with_interval
 from river_llm.analysis.positions import BIN_TOKENS
-from river_llm.analysis.provenance import write_caption
+from river_llm.analysis.provenance import captioned
 from river_llm.analysis.statistics import bootstrap_ratio
 from river_llm.analysis.styles import GREY, STYLES
 from river_llm.errors import UserError
@@ -106,23 +105,21 @@ def depth_position_figure(runs: Mapping[str, Mapping[str, Any]], layers: int, ti
             "criterion=similarity and fidelity.limit of 1 or more"
         )
     fixed = [f"{name} ({found.pop()})" for name, found in depths.items() if len(found) == 1]
-    fig = Figure(figsize=(WIDTH, ROW_HEIGHT * len(drawn) + 1.4), dpi=DPI, layout="constrained")
-    FigureCanvasAgg(fig)
-    panels = fig.subplots(len(drawn), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    notes = [
+        "A dot: one decode step of one text, teacher-forced on no_exit's text. Black: mean of up "
+        f"to {BIN_TOKENS} steps, with a 95 % bootstrap over texts. Dashed: no exit."
+    ]
+    if fixed:
+        notes.append(f"Not drawn, one depth at every step: {', '.join(fixed)}.")
+    fig, upper = captioned((WIDTH, ROW_HEIGHT * len(drawn) + 1.2), notes)
+    panels = upper.subplots(len(drawn), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     for axes, name in zip(panels, drawn, strict=True):
         _panel(axes, name, texts[name], depth_by_position(runs[name]), layers)
     panels[0].set_ylim(-0.06 * layers, 1.06 * layers)
     panels[0].set_yticks(sorted({round(layers * part / 3) for part in range(4)}))
     panels[-1].set_xlabel("Position in no_exit's text, decode steps")
-    fig.supylabel(f"Exit depth, layers of {layers}", fontsize=10)
-    fig.suptitle(title, fontsize=12, fontweight="bold")
-    notes = [
-        "A dot: one decode step of one text, teacher-forced on no_exit's text. Black: mean of up to "
-        f"{BIN_TOKENS} steps, with a 95 % bootstrap over texts. Dashed: no exit."
-    ]
-    if fixed:
-        notes.append(f"Not drawn, one depth at every step: {', '.join(fixed)}.")
-    write_caption(fig, notes)
+    upper.supylabel(f"Exit depth, layers of {layers}", fontsize=10)
+    upper.suptitle(title, fontsize=12, fontweight="bold")
     return fig
 
 
@@ -146,7 +143,7 @@ def _panel(
     for bin_ in bins:
         middle, mean = (bin_.first + bin_.end) / 2, bin_.depth.value
         assert mean is not None  # a bin holds one step at least
-        axes.plot([bin_.first, bin_.end], [mean, mean], color="black", linewidth=1.8)
+        axes.plot([bin_.first, bin_.end], [mean, mean], color="black", linewidth=1.4)
         axes.errorbar(
             middle,
             mean,

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from river_llm.analysis import cells
 from river_llm.analysis.cells import figure
 from river_llm.analysis.depth_plot import depth_histogram_figure
+from river_llm.analysis.depth_positions import depth_position_figure
 from river_llm.analysis.exit_distribution import (
     exit_distribution_figure,
     oracle_row,
@@ -104,6 +105,23 @@ def exit_depth_figure(runs: SavedRuns, oracle: OracleRecord | None) -> Figure:
             "text. Its tokens come from the exit state, River's from the top of the river."
         )
     return exit_distribution_figure(rows, f"{runs.name}: where tokens leave the backbone", notes)
+
+
+def depth_along_text_figure(runs: SavedRuns) -> Figure:
+    """Draw the exit depth of every step on no_exit's text, run by run.
+
+    Args:
+        runs: of one task and model.
+
+    Raises:
+        UserError: no run with scores on no_exit's text whose depth changes.
+    """
+    forced = zip(arm_names(runs.summaries), map(forced_scores, runs.folders), strict=True)
+    return depth_position_figure(
+        {name: scores for name, scores in forced if scores is not None},
+        int(runs.summaries[0]["exit_depth"]["layers"]),
+        f"{runs.name}: exit depth along the text",
+    )
 
 
 def oracle_figure(oracle: OracleRecord) -> Figure:
