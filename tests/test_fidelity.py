@@ -180,14 +180,14 @@ def test_scores_of_no_exit_are_kept_and_only_what_is_missing_is_computed(monkeyp
     texts = [ForcedText(name, [1], [2]) for name in "abc"]
     adapter = object()
     first = ReferenceScores(None, 64)
-    assert first.complete(texts[:2], None, adapter) is True
+    assert first.complete(texts[:2], None, adapter, None) is True
     assert len(asked) == 4
     stored = json.loads(json.dumps(first.as_dict(), allow_nan=False))
 
     second = ReferenceScores(stored, 64)
-    assert second.complete(texts[:2], None, adapter) is False
+    assert second.complete(texts[:2], None, adapter, None) is False
     assert len(asked) == 4
-    assert second.complete(texts, None, adapter) is True
+    assert second.complete(texts, None, adapter, None) is True
     assert asked[4:] == [("no_exit", "c"), ("transformers", "c")]
     assert second.no_exit == dict.fromkeys("abc", ForcedScores([True], [0.5]))
     assert second.transformers == dict.fromkeys("abc", ForcedScores([False], [0.25]))
@@ -198,10 +198,59 @@ def test_scores_of_no_exit_are_kept_and_only_what_is_missing_is_computed(monkeyp
     # Without a model of transformers' that computes the same, no_exit is scored alone.
     del asked[:]
     bare = ReferenceScores(None, 64)
-    assert bare.complete(texts[:2], None, None) is True
+    assert bare.complete(texts[:2], None, None, None) is True
     assert asked == [("no_exit", "a"), ("no_exit", "b")]
     assert bare.transformers == {}
-    assert bare.complete(texts[:2], None, None) is False
+    assert bare.complete(texts[:2], None, None, None) is False
+
+
+def test_scores_of_the_eager_engine_are_added_to_what_is_there(monkeypatch):
+    """Kept before they were asked for, no_exit's and transformers' scores are not made again."""
+    asked = []
+
+    def scored(decoder, text):
+        asked.append((decoder, text.id))
+        return ForcedPass(ForcedScores([decoder == "own"], [0.5]), 4, [])
+
+    monkeypatch.setattr(fidelity_module, "forced_pass", scored)
+    monkeypatch.setattr(
+        fidelity_module, "transformers_scores", lambda *_: ForcedScores([True], [0.25])
+    )
+    texts = [ForcedText(name, [1], [2]) for name in "ab"]
+    first = ReferenceScores(None, 64)
+    first.complete(texts[:1], "own", object(), None)
+    old = first.as_dict()
+    assert old.pop("eager") == {}
+    asked.clear()
+
+    second = ReferenceScores(old, 64)
+    assert second.complete(texts, "own", object(), "eager") is True
+    assert asked == [("eager", "a"), ("own", "b"), ("eager", "b")]
+    assert second.eager == dict.fromkeys("ab", ForcedScores([False], [0.5]))
+    third = ReferenceScores(json.loads(json.dumps(second.as_dict())), 64)
+    assert third.eager == second.eager
+    assert third.complete(texts, "own", object(), "eager") is False
+
+
+def test_both_noise_floors_by_hand(monkeypatch):
+    """Over the arm's 1 and 2 tokens of texts of 3: what another implementation shows there."""
+    reference = ReferenceScores(None, 3)
+    for name in "ab":
+        reference.no_exit[name] = ForcedScores([True] * 3, [1.0, 1.0, 1.0])
+        reference.transformers[name] = ForcedScores([True] * 3, [1.5, 1.0, 9.0])
+        reference.eager[name] = ForcedScores([False, True, False], [1.0, 4.0, 9.0])
+    monkeypatch.setattr(
+        measure,
+        "forced_pass",
+        lambda arm, t: ForcedPass(ForcedScores([True] * len(t.tokens), [1.0] * 3), 4, []),
+    )
+    texts = [ForcedText("a", [1], [2]), ForcedText("b", [1], [2, 3])]
+    result, _ = measure.fidelity(None, texts, reference, seed=0)
+    assert result["noise_floor"] == {"agreement": 1.0, "excess_nll": 1.0 / 3}
+    assert result["engine_noise_floor"] == {"agreement": 1 / 3, "excess_nll": 1.0}
+    reference.eager.clear()
+    result, _ = measure.fidelity(None, texts, reference, seed=0)
+    assert result["engine_noise_floor"] is None
 
 
 def test_fidelity_of_a_method_with_its_noise_floor(rivers):
@@ -209,7 +258,7 @@ def test_fidelity_of_a_method_with_its_noise_floor(rivers):
     texts = texts_of(model, rivers)
     no_exit = no_exit_of(model, rivers)
     reference = ReferenceScores(None, 10)
-    reference.complete(texts, no_exit, no_exit.executor.adapter)
+    reference.complete(texts, no_exit, no_exit.executor.adapter, None)
     result, rows = measure.fidelity(no_exit, texts, reference, seed=0)
     assert list(rows) == ["a", "b"]
     assert rows["a"] == {

@@ -150,3 +150,24 @@ def test_shuffled_depths_show_where_the_prompt_of_their_run_was(prefill, model, 
     replay = ["method=river_shuffled", "criterion=replay", f"criterion.from_run={source.folder}"]
     result = execute(load_config([*common, *replay]), runtime)
     assert result.summary["settings"]["prefill"] == prefill
+
+
+def test_the_engine_has_a_noise_floor_of_its_own(model, runtime, tmp_path):
+    """Kept beside no_exit's run; the same texts, so the same figures for every method."""
+    common = settings(model, tmp_path, "speedup.prompts=0", "limit=0")
+    of = {
+        (engine, method): execute(
+            load_config([*common, "criterion.tau=0.3", f"engine={engine}", f"method={method}"]),
+            runtime,
+        ).summary["fidelity"]
+        for engine in ("compiled", "eager")
+        for method in ("river", "no_exit")
+    }
+    floor = of["compiled", "river"]["engine_noise_floor"]
+    assert floor == of["compiled", "no_exit"]["engine_noise_floor"]
+    assert floor["agreement"] == 1.0
+    # In float32 both engines compute the same, in another order.
+    assert 0 < abs(floor["excess_nll"]) < 1e-4
+    assert of["eager", "river"]["engine_noise_floor"] is None
+    kept = [json.loads(path.read_text()) for path in tmp_path.rglob("reference_scores.json")]
+    assert sorted(len(scores["eager"]) for scores in kept) == [0, 2]

@@ -23,7 +23,7 @@ from river_llm import environment
 from river_llm.composition import load_config
 from river_llm.decoding import Decoder
 from river_llm.errors import UserError
-from river_llm.evaluation import measure, samples
+from river_llm.evaluation import decode_speedup, samples
 from river_llm.evaluation import run as run_module
 from river_llm.evaluation.run import Run, execute
 from river_llm.evaluation.runtime import Runtime
@@ -267,7 +267,7 @@ def test_a_run_stopped_while_measuring_keeps_its_samples(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "speedup", stopped)
+        patch.setattr(decode_speedup, "decode_speedups", stopped)
         with pytest.raises(KeyboardInterrupt):
             start(*RIVER)
     (path,) = start.output.rglob("river-*/samples.jsonl")
@@ -627,7 +627,7 @@ def test_a_second_run_is_refused_while_the_first_one_measures(
     start: Starter, monkeypatch: pytest.MonkeyPatch
 ):
     # Both would time each other, and write the same files under the same temporary name.
-    original = measure.speedup
+    original = decode_speedup.decode_speedups
 
     def while_measuring(*arguments: Any) -> Any:
         (path,) = start.output.rglob("river-*")
@@ -635,7 +635,7 @@ def test_a_second_run_is_refused_while_the_first_one_measures(
             pass
         return original(*arguments)
 
-    monkeypatch.setattr(measure, "speedup", while_measuring)
+    monkeypatch.setattr(decode_speedup, "decode_speedups", while_measuring)
     start(*RIVER)
 
 

@@ -22,14 +22,11 @@ from river_llm.config import (
 )
 from river_llm.decoding import NoExit, River, StepOutput
 from river_llm.engine.executor import Exit
-from river_llm.evaluation import measure
+from river_llm.evaluation import decode_speedup
 from river_llm.evaluation.fidelity import ForcedText
-from river_llm.evaluation.speedup import (
-    WARM_UP_STEPS,
-    PairedTimes,
-    paired_times,
-    tokens_ignoring_eos,
-)
+from river_llm.evaluation.paired_arms import WARM_UP_STEPS, ForcedDecoder
+from river_llm.evaluation.speedup import PairedTimes, tokens_ignoring_eos
+from river_llm.evaluation.speedup import paired_times as paired
 from river_llm.exits import Never, Replay, Similarity
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
@@ -81,6 +78,10 @@ def clock(monkeypatch):
     return clock
 
 
+def paired_times(reference, arm, texts, rounds):
+    return paired(ForcedDecoder(reference), ForcedDecoder(arm), texts, rounds)
+
+
 def passes(log):
     """The log as (arm, tokens fed) for each run of steps that a rollback ends."""
     out, fed = [], []
@@ -101,7 +102,10 @@ def test_passes_come_in_the_order_a_b_b_a(rounds, clock):
     paired_times(reference, arm, [TEXT], rounds)
     warm_up = [("A", FED[:WARM_UP_STEPS]), ("B", FED[:WARM_UP_STEPS])]
     assert passes(log) == warm_up + [(name, FED) for name in "ABBA" * rounds]
-    assert log[0] == ("B", "sample", "s1")
+    assert [entry for entry in log if entry[1] == "sample"] == [
+        ("A", "sample", "s1"),
+        ("B", "sample", "s1"),
+    ]
     assert [entry for entry in log if entry[1] == "prefill"] == [
         ("A", "prefill", TEXT.prompt),
         ("B", "prefill", TEXT.prompt),
@@ -113,7 +117,7 @@ def test_every_prompt_is_told_prefilled_and_timed_by_itself(clock):
     reference, arm = (FakeArm(name, log, clock, lambda n: 1.0) for name in "AB")
     texts = [TEXT, ForcedText("s2", [4], [21, 22, 23])]
     times = paired_times(reference, arm, texts, 1)
-    assert [entry[2] for entry in log if entry[1] == "sample"] == ["s1", "s2"]
+    assert [entry[2] for entry in log if entry[1] == "sample"] == ["s1", "s1", "s2", "s2"]
     assert passes(log)[6:] == [(name, [21, 22]) for name in "ABABBA"]
     assert [(t.prompt_tokens, t.steps) for t in times] == [(3, 5), (1, 2)]
 
@@ -209,7 +213,7 @@ def prompts_of(*names):
 
 @pytest.fixture
 def speedup(monkeypatch, rivers):
-    """`measure.speedup` of a tiny bf16 model with given times in place of the clock's."""
+    """The matched figures of a tiny bf16 model with given times in place of the clock's."""
     model = tiny_model("llama", torch.bfloat16)
     adapter = BackboneAdapter(model)
 
@@ -224,7 +228,7 @@ def speedup(monkeypatch, rivers):
             asked.append(([text.id for text in texts], [len(t.tokens) for t in texts], rounds))
             return times
 
-        monkeypatch.setattr(measure, "paired_times", given)
+        monkeypatch.setattr(decode_speedup, "paired_times", given)
         runtime = SimpleNamespace(
             adapter=adapter,
             river_of=lambda _: river,
@@ -233,7 +237,9 @@ def speedup(monkeypatch, rivers):
         log, clock = [], SimpleNamespace(now=0.0)
         no_exit = FakeArm("A", log, clock, lambda n: 1.0)
         arm = SimpleNamespace(executor=SimpleNamespace(criterion=criterion or Never(LAYERS)))
-        return measure.speedup(runtime, config, arm, no_exit, prompts_of(*names)), asked
+        found = decode_speedup.decode_speedups(runtime, config, arm, no_exit, prompts_of(*names))
+        assert (found["vs_eager"], found["vs_hf"]) == (None, None), "not asked for"
+        return found["matched"], asked
 
     return call
 

@@ -37,7 +37,10 @@ class ExpConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Local files (.jsonl or .jsonl.gz) in place of the hub; null: the hub or the package."""
+    """Local data in place of the hub; null: the hub or the package.
+
+    Each is a file (.jsonl, .jsonl.gz or .parquet), or a folder with one named after the task.
+    """
 
     path: str | None = None
     fewshot_path: str | None = None
@@ -55,7 +58,8 @@ class ModelConfig:
     """A hub id or a local folder; `path: embedded` is the model shipped as a package.
 
     `path: random` has seeded random weights of a given `shape` and no tokenizer; it can be timed,
-    not evaluated.
+    not evaluated. `base` is only a name that recipes may use as a path: the base checkpoint of an
+    instruct model, or the model itself where no base was published.
     """
 
     name: str
@@ -64,6 +68,7 @@ class ModelConfig:
     device: str = "auto"
     chat: Literal["auto", "always", "never"] = "auto"
     shape: ShapeName | None = None
+    base: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -350,11 +355,16 @@ class AutoConfig(_EngineConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class SpeedupConfig:
-    """Size of the paired timing: prompts x tokens x rounds of A B B A; prompts 0: none."""
+    """Size of the paired timing: prompts x tokens x rounds of A B B A; prompts 0: none.
+
+    `vs_eager` and `vs_hf` time the arm beside two more references, each in the same size.
+    """
 
     prompts: int = 4
     tokens: int = 48
     rounds: int = 1
+    vs_eager: bool = False
+    vs_hf: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,6 +30,15 @@ def test_summary_of_a_complete_run() -> None:
     )
 
 
+def test_the_noise_floor_of_the_engine_stands_beside_the_other() -> None:
+    floors = fidelity(engine_noise_floor={"agreement": 0.9961, "excess_nll": -0.0002})
+    text = terminal_summary(summary(fidelity=floors))
+    assert (
+        "fidelity      agreement 90.0 % (noise floor 98.7, engines 99.6), excess NLL\n"
+        "              0.0500 (0.0001, -0.0002); 320 tokens of 5 samples\n"
+    ) in text
+
+
 NOTHING: dict[str, Any] = {
     "samples": 0,
     "accuracy": NOT_GRADED,

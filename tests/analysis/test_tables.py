@@ -149,6 +149,17 @@ def test_caption_counts_samples_and_warns_of_small_n() -> None:
     assert "at most 40.0 %" in text
 
 
+def test_caption_says_how_far_the_engines_differ() -> None:
+    runs = [
+        summary(fidelity=fidelity(engine_noise_floor={"agreement": share, "excess_nll": 0.0}))
+        for share in (0.9961, 0.99)
+    ]
+    said = "no_exit on the eager engine agrees with that on the runs' own to"
+    assert f"{said} 99.6 %." in caption([runs[0], summary()])
+    assert f"{said} 99.0 % or more." in caption(runs)
+    assert "eager" not in caption([summary(), REFERENCE])
+
+
 def test_caption_without_graded_runs() -> None:
     text = caption([summary(accuracy=NOT_GRADED, cut_share=0.0)])
     assert "spans" not in text

@@ -12,12 +12,12 @@ from transformers import GenerationConfig
 
 from river_llm.benchmark import hf_alone
 from river_llm.benchmark.arms import HF_GENERATE
-from river_llm.benchmark.hf_alone import CACHES, Generate
 from river_llm.benchmark.transformers_arm import TransformersArm, faster_cache, seconds_alone
 from river_llm.config import ModelConfig
 from river_llm.errors import UserError
-from river_llm.models import attention
+from river_llm.models import attention, generate
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.generate import CACHES, Generate
 from tiny import PROMPT, tiny_model
 
 STEPS = 6
@@ -57,15 +57,15 @@ def test_each_pass_makes_the_same_steps_from_the_prompt(cache, kind, widths):
     model = tiny_model(kind)
     expected = plain_tokens(model, STEPS + 1)
     fed = widths(model)
-    generate = Generate(model, cache, PROMPT, STEPS)
+    timed = Generate(model, cache, PROMPT, STEPS)
     assert fed == [len(PROMPT)] + [1] * STEPS
-    assert generate.tokens == expected
+    assert timed.tokens == expected
     for _ in range(3):
         fed.clear()
-        assert generate.timed_pass() > 0
+        assert timed.timed_pass() > 0
         # The prompt's last token, whose step is not timed, and the steps.
         assert fed == [1] * (STEPS + 1)
-        assert generate.tokens == expected
+        assert timed.tokens == expected
 
 
 @pytest.mark.parametrize("cache", CACHES)
@@ -73,15 +73,33 @@ def test_the_steps_behind_the_first_token_are_on_the_clock(cache, monkeypatch):
     """Each forward takes 2 seconds, by a clock that starts at a forward; 100 for the prompt."""
     model = tiny_model("llama")
     clock = {"now": 0.0}
-    monkeypatch.setattr(hf_alone.time, "perf_counter", lambda: clock["now"])
+    monkeypatch.setattr(generate.time, "perf_counter", lambda: clock["now"])
 
     def cost(module, args):
         clock["now"] += 100.0 if args[0].shape[1] > 1 else 2.0
 
     model.model.layers[0].register_forward_pre_hook(cost)
-    generate = Generate(model, cache, PROMPT, STEPS)
-    assert generate.prefill_seconds == 100.0
-    assert generate.timed_pass() == STEPS * 2.0
+    timed = Generate(model, cache, PROMPT, STEPS)
+    assert timed.prefill_seconds == 100.0
+    assert timed.timed_pass() == STEPS * 2.0
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_forced_tokens_are_fed_and_emitted(cache):
+    model = tiny_model("llama")
+    tokens = [(7 * n + 3) % 97 for n in range(STEPS + 1)]
+    assert tokens != plain_tokens(model, STEPS + 1)
+    fed = []
+    model.model.embed_tokens.register_forward_pre_hook(
+        lambda module, args: fed.append(args[0][0].tolist())
+    )
+    timed = Generate(model, cache, PROMPT, STEPS, tokens)
+    assert timed.tokens == tokens
+    for _ in range(2):
+        fed.clear()
+        timed.timed_pass()
+        assert fed == [[token] for token in [PROMPT[-1], *tokens[:-1]]]
+        assert timed.tokens == tokens
 
 
 def test_end_tokens_and_settings_of_the_checkpoint_change_nothing():
@@ -133,7 +151,13 @@ def test_the_process_of_its_own_knows_nothing_of_this_project():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "['river_llm', 'river_llm.benchmark', 'river_llm.benchmark.hf_alone']\n"
+    assert json.loads(done.stdout.replace("'", '"')) == [
+        "river_llm",
+        "river_llm.benchmark",
+        "river_llm.benchmark.hf_alone",
+        "river_llm.models",
+        "river_llm.models.generate",
+    ]
 
 
 def test_a_process_of_its_own_loads_the_same_model(model):

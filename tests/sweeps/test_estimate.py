@@ -44,14 +44,32 @@ def test_an_estimate_is_the_sum_of_its_parts(common: list[str]):
 
 def test_no_exit_is_compared_with_itself(common: list[str]):
     texts = 3 * (2.0 + 10 * 0.5)
-    # As the reference, for the noise floor, and as an arm.
-    forced = 3 * 2 * (2.0 + 8 * 0.5)
     paired = 3 * 2.0 + 4 * (1 + 4 * 3) * 0.5
-    assert estimated_seconds(load_config([*common, "method=no_exit"])) == texts + forced + paired
+    # As the reference, as an arm, by transformers, and on the eager engine where that is another.
+    for engine, passes in (("eager", 3), ("compiled", 4)):
+        forced = passes * 2 * (2.0 + 8 * 0.5)
+        config = load_config([*common, "method=no_exit", f"engine={engine}"])
+        assert estimated_seconds(config) == texts + forced + paired
+
+
+def test_each_further_reference_is_timed_in_the_same_size(common: list[str]):
+    """A prompt and 4 tokens in 3 rounds of twice each arm, no_exit's here at the same speed."""
+    alone = [*common, "method=mask"]
+    once = (2.0 + 1.0) + 4 * 2 * 3 * (0.5 + 0.25)
+    before = estimated_seconds(load_config(alone))
+    for more, times in (
+        (["speedup.vs_hf=true"], 1),
+        (["speedup.vs_hf=true", "speedup.vs_eager=true", "engine=compiled"], 2),
+        (["speedup.vs_hf=true", "speedup.vs_eager=true", "engine=eager"], 1),
+        (["speedup.vs_eager=true", "engine=eager"], 0),
+    ):
+        assert estimated_seconds(load_config([*alone, *more])) == before + times * once
 
 
 def test_no_exit_generates_the_texts_that_all_arms_are_forced_on(common: list[str]):
-    config = load_config([*common, "method=no_exit", "limit=1", "speedup.prompts=0"])
+    config = load_config(
+        [*common, "method=no_exit", "limit=1", "speedup.prompts=0", "engine=eager"]
+    )
     assert estimated_seconds(config) == 2 * (2.0 + 10 * 0.5) + 3 * 2 * (2.0 + 8 * 0.5)
 
 

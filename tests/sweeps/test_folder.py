@@ -43,6 +43,7 @@ def test_a_planned_sweep_waits(folder: SweepFolder):
         "key": CELLS[1].key,
         "overrides": ["exp=gsm8k", "method=river", "criterion.tau=0.5"],
         "after": None,
+        "takes": None,
         "problem": None,
         "status": "waiting",
         "run_dir": None,

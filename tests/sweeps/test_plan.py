@@ -224,6 +224,21 @@ def test_a_source_that_the_recipe_holds_already_is_not_run_again(plan: Planner):
     assert [cell.after for cell in cells] == [None] * 3 + [cells[1].key, cells[2].key]
 
 
+def test_a_cell_that_takes_a_mean_depth_comes_after_its_source(plan: Planner):
+    river = "{run:'method=river criterion.tau=0.5,0.7'}"
+    static = (
+        "{run:'method=static_first',planned:method.k,"
+        "mean_depth_of:'method=river criterion.tau=0.7'}"
+    )
+    cells = plan(f"sweep.cells=[{river},{static}]", "limit=5")
+    assert own(cells) == [
+        "method=river criterion.tau=0.5 limit=5",
+        "method=river criterion.tau=0.7 limit=5",
+        "method=static_first limit=5",
+    ]
+    assert (cells[2].after, cells[2].takes) == (cells[1].key, "method.k")
+
+
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
@@ -260,16 +275,20 @@ def test_every_cell_of_every_recipe_composes(of_recipes: dict[str, list[Cell]], 
     assert len(set(keys)) == len(keys)
     for place, cell in enumerate(cells):
         config = composed_later(cell)
-        assert isinstance(config.criterion, ReplayConfig) == (cell.after is not None)
+        replays = cell.takes == "criterion.from_run"
+        assert isinstance(config.criterion, ReplayConfig) == replays
+        assert (cell.takes is None) == (cell.after is None)
         assert cell.after is None or cell.after in keys[:place]
     assert len({str(composed_later(cell)) for cell in cells}) == len(cells)
 
 
 def composed_later(cell: Cell) -> RunConfig:
-    """The settings of a cell once the run that it replays is known."""
-    return load_config(
-        [*cell.overrides, *([f"criterion.from_run={cell.after}"] * bool(cell.after))]
-    )
+    """The settings of a cell once the run that it follows from is known."""
+    # Two cells may take the depth of two runs: then the runs tell them apart.
+    if cell.after is None:
+        return load_config(cell.overrides)
+    value = cell.after if cell.takes == "criterion.from_run" else int(cell.after[1:], 16)
+    return load_config([*cell.overrides, f"{cell.takes}={value}"])
 
 
 def test_the_pareto_recipe_holds_every_method(of_recipes: dict[str, list[Cell]]):

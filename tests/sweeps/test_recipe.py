@@ -35,8 +35,13 @@ def test_a_recipe_is_typed():
         ({"name": "mine", "cells": {"run": "x"}}, "sweep.cells=.* must be a list"),
         (recipe(depths=[0.5], planned="method.k"), "sweep.cells.*0.5"),
         (recipe(answers="yes"), "answers='yes' is not true or false"),
-        (recipe(depths=[1]), "planned and depths go together"),
-        (recipe(planned="method.k"), "planned and depths go together"),
+        (recipe(depths=[1]), "planned goes together with depths or mean_depth_of"),
+        (recipe(planned="method.k"), "planned goes together with depths or mean_depth_of"),
+        (recipe(mean_depth_of="method=river"), "planned goes together with depths"),
+        (
+            recipe(planned="method.k", depths=[1], mean_depth_of="method=river"),
+            "mean_depth_of stands alone",
+        ),
         (
             recipe(planned="method.k", depths=[1], tau_for_depths=[1]),
             "depths or tau_for_depths, not both",

@@ -1,13 +1,19 @@
 """Reading rows: what is accepted, and what is refused with file and line."""
 
 import gzip
+import io
 import json
 from pathlib import Path
+from typing import Any
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 from river_llm.errors import UserError
-from river_llm.tasks.data import check_records, check_unique, read_file
+from river_llm.evaluation.prompts import data_fingerprint
+from river_llm.tasks import TASKS, Task, TaskSettings
+from river_llm.tasks.data import check_records, check_unique, in_folder, read_file
 
 GOOD = b'{"question": "2 + 2?", "answer": "#### 4"}'
 COLUMNS = ("question", "answer")
@@ -125,3 +131,155 @@ def test_repeated_id_is_refused_with_both_places(tmp_path: Path) -> None:
 def test_source_without_rows_is_refused() -> None:
     with pytest.raises(UserError, match="toy has no rows"):
         check_records([], "toy", COLUMNS)
+
+
+def parquet_bytes(columns: dict[str, Any], **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    parquet.write_table(pyarrow.table(columns), buffer, **options)
+    return buffer.getvalue()
+
+
+TABLE = {"question": ["q1", "q2", "q3"], "answer": ["#### 1", "#### 2", "#### 3"], "n": [1, 2, 3]}
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(TABLE, id="strings"),
+        pytest.param(
+            TABLE | {"question": pyarrow.array(TABLE["question"], pyarrow.large_string())},
+            id="large strings",
+        ),
+        pytest.param(
+            TABLE | {"question": pyarrow.array(TABLE["question"]).dictionary_encode()},
+            id="dictionary",
+        ),
+    ],
+)
+def test_parquet_gives_its_rows_in_their_order(tmp_path: Path, table: dict[str, Any]) -> None:
+    content = parquet_bytes(table, row_group_size=2)
+    rows = read_file(write(tmp_path, content, "rows.parquet"), COLUMNS)
+    assert [dict(row.fields) for row in rows] == [
+        {"question": f"q{i}", "answer": f"#### {i}"} for i in (1, 2, 3)
+    ]
+    # What the file holds decides where the name says nothing.
+    assert [row.fields for row in read_file(write(tmp_path, content, "rows"), COLUMNS)] == [
+        row.fields for row in rows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        pytest.param(b"", "damaged, cut off or no parquet", id="no bytes"),
+        pytest.param(GOOD + b"\n", "damaged, cut off or no parquet", id="jsonl under this name"),
+        pytest.param(parquet_bytes(TABLE)[:-9], "damaged, cut off or no parquet", id="cut"),
+        pytest.param(
+            b"PAR1" + b"\xff" * 40 + parquet_bytes(TABLE)[44:],
+            "damaged, cut off or no parquet",
+            id="a damaged page",
+        ),
+        pytest.param(
+            parquet_bytes({key: pyarrow.array([], pyarrow.string()) for key in COLUMNS}),
+            "is empty",
+            id="no rows",
+        ),
+        pytest.param(
+            parquet_bytes({"question": ["q"], "n": [1]}),
+            "column 'answer' is missing (columns found: n, question)",
+            id="column missing",
+        ),
+        pytest.param(
+            parquet_bytes(TABLE | {"answer": [1, 2, 3]}),
+            "row 0: column 'answer' is 1, where text is expected",
+            id="numbers",
+        ),
+        pytest.param(
+            parquet_bytes(TABLE | {"answer": ["a", None, "c"]}),
+            "row 1: column 'answer' is None",
+            id="null",
+        ),
+        pytest.param(
+            parquet_bytes(TABLE | {"answer": ["a", "b", " "]}),
+            "row 2: column 'answer' is ' '",
+            id="blank",
+        ),
+        pytest.param(
+            parquet_bytes(TABLE | {"answer": [["a"], ["b"], ["c"]]}), "row 0: column", id="lists"
+        ),
+    ],
+)
+def test_bad_parquet_is_refused_in_one_line_by_name(
+    tmp_path: Path, content: bytes, words: str
+) -> None:
+    path = write(tmp_path, content, "rows.parquet")
+    with pytest.raises(UserError) as error:
+        read_file(path, COLUMNS)
+    message = str(error.value)
+    assert path in message
+    assert words in message
+    assert "\n" not in message
+
+
+def of_task(name: str, path: Path, **changes: Any) -> Task:
+    return TASKS[name](TaskSettings(data_path=str(path), **changes))
+
+
+def test_equal_rows_are_equal_data_in_every_format(tmp_path: Path) -> None:
+    rows = [
+        {"question": q, "answer": a}
+        for q, a in zip(TABLE["question"], TABLE["answer"], strict=True)
+    ]
+    lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    files = {
+        "a.jsonl": lines,
+        "b.jsonl.gz": gzip.compress(lines),
+        "c.parquet": parquet_bytes(TABLE, row_group_size=1),
+    }
+    for name, content in files.items():
+        write(tmp_path, content, name)
+    tasks = [of_task("gsm8k", tmp_path / name) for name in files]
+    marks = [data_fingerprint(task, task.samples()) for task in tasks]
+    assert len(set(marks)) == 1
+    swapped = TABLE | {"question": ["q2", "q1", "q3"]}
+    other = of_task("gsm8k", Path(write(tmp_path, parquet_bytes(swapped), "d.parquet")))
+    assert data_fingerprint(other, other.samples()) != marks[0]
+
+
+def test_one_folder_serves_several_tasks(tmp_path: Path) -> None:
+    write(tmp_path, parquet_bytes(TABLE), "gsm8k.parquet")
+    write(tmp_path, b'{"problem": "p", "answer": "1", "unique_id": "u"}\n', "math.jsonl")
+    write(tmp_path, b"notes", "README.md")
+    assert [s.gold for s in of_task("gsm8k", tmp_path).samples()] == ["1", "2", "3"]
+    assert [s.id for s in of_task("math", tmp_path).samples()] == ["u"]
+    with pytest.raises(UserError) as error:
+        of_task("humaneval", tmp_path)
+    message = str(error.value)
+    assert str(tmp_path) in message
+    assert "humaneval.jsonl, humaneval.jsonl.gz or humaneval.parquet" in message
+
+
+def test_folder_with_two_files_of_a_task_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, GOOD, "gsm8k.jsonl")
+    write(tmp_path, gzip.compress(GOOD), "gsm8k.jsonl.gz")
+    with pytest.raises(UserError, match=r"holds gsm8k\.jsonl and gsm8k\.jsonl\.gz"):
+        of_task("gsm8k", tmp_path)
+
+
+def test_folder_of_exemplars_is_taken_like_one_of_problems(tmp_path: Path) -> None:
+    write(tmp_path, parquet_bytes(TABLE), "gsm8k.parquet")
+    data = write(tmp_path, GOOD, "problems.jsonl")
+    task = of_task(
+        "gsm8k", Path(data), fewshot=2, fewshot_source="train", fewshot_path=str(tmp_path)
+    )
+    assert task.text(task.samples()[0]).startswith("Question: q1\nAnswer: #### 1\n\nQuestion: q2")
+
+
+def test_file_stays_the_file_and_home_is_expanded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert in_folder("nowhere/x.jsonl", "gsm8k") == "nowhere/x.jsonl"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "sets").mkdir()
+    write(tmp_path / "sets", GOOD, "gsm8k.jsonl")
+    assert len(read_file(in_folder("~/sets", "gsm8k"), COLUMNS)) == 1

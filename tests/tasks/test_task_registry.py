@@ -28,6 +28,7 @@ def test_names_and_labels() -> None:
         "math": "MATH-500",
         "humaneval": "HumanEval",
         "gsm_mini": "gsm_mini (own)",
+        "math_mini": "math_mini (own)",
     }
 
 
@@ -46,7 +47,7 @@ def test_stop_strings_are_a_tuple_without_empty_strings(name: str, chat: bool) -
     assert all(isinstance(stop, str) and len(stop) > 1 for stop in stops)
 
 
-@pytest.mark.parametrize("name", ["gsm_mini", "humaneval"])
+@pytest.mark.parametrize("name", ["gsm_mini", "math_mini", "humaneval"])
 def test_embedded_samples_have_unique_ids_and_are_the_same_each_time(name: str) -> None:
     first, second = make(name).samples(), make(name).samples()
     assert first == second
@@ -57,7 +58,7 @@ def test_embedded_tasks_need_neither_torch_nor_the_hub_library() -> None:
     script = (
         "import sys\n"
         "from river_llm.tasks import build\n"
-        "for name in ('gsm_mini', 'humaneval'):\n"
+        "for name in ('gsm_mini', 'math_mini', 'humaneval'):\n"
         "    task = build(name, fewshot=0, fewshot_source='own', data_path=None,\n"
         "                 fewshot_path=None, allow_code_execution=False, timeout_s=5.0)\n"
         "    assert task.samples()\n"

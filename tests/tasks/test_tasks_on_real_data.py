@@ -95,8 +95,12 @@ def test_own_problems_share_no_run_of_words_with_the_benchmarks(folder: Path) ->
     ]
     assert runs(own, 8) & runs(gsm, 8) == set()
     math = read_file(str(folder / "math/math500_test.jsonl"), ("problem",))
-    shots = read_packaged("math_exemplars.jsonl", ("problem",))
-    shared = runs([r.fields["problem"] for r in shots], 8) & runs(
+    own = [
+        row
+        for name in ("math_mini.jsonl", "math_exemplars.jsonl")
+        for row in read_packaged(name, ("problem",))
+    ]
+    shared = runs([r.fields["problem"] for r in own], 8) & runs(
         [r.fields["problem"] for r in math], 8
     )
     assert shared == set()

@@ -202,13 +202,13 @@ def _point(summary: Summary, varying: Sequence[str]) -> OperatingPoint:
         label=label or line.replace(",", ""),
         mean_depth=depth,
         layers=summary["exit_depth"]["layers"],
-        speedup=Estimate(1.0) if reference else _estimate(measured, "value", ""),
+        speedup=Estimate(1.0) if reference else estimate(measured, "value", ""),
         bound=1.0 if reference else figure(measured, "bound_speedup"),
-        agreement=Estimate(1.0) if reference else _estimate(fidelity, "agreement"),
-        excess_nll=Estimate(0.0) if reference else _estimate(fidelity, "excess_nll"),
+        agreement=Estimate(1.0) if reference else estimate(fidelity, "agreement"),
+        excess_nll=Estimate(0.0) if reference else estimate(fidelity, "excess_nll"),
         noise_floor=figure(fidelity, "noise_floor", "agreement"),
         noise_floor_nll=figure(fidelity, "noise_floor", "excess_nll"),
-        accuracy=_estimate(summary["accuracy"], "value", ""),
+        accuracy=estimate(summary["accuracy"], "value", ""),
         tokens=pick(fidelity, "tokens"),
         texts=pick(fidelity, "samples"),
         prompts=pick(measured, "prompts"),
@@ -218,7 +218,14 @@ def _point(summary: Summary, varying: Sequence[str]) -> OperatingPoint:
     )
 
 
-def _estimate(block: Mapping[str, Any] | None, key: str, prefix: str | None = None) -> Estimate:
+def estimate(block: Mapping[str, Any] | None, key: str, prefix: str | None = None) -> Estimate:
+    """A figure of a summary with the ends of its interval, under `<prefix>low` and `high`.
+
+    Args:
+        block: the part of the summary; None: not measured.
+        key: of the figure.
+        prefix: of the ends; None: the key and an underscore.
+    """
     start = f"{key}_" if prefix is None else prefix
     return Estimate(*(figure(block, name) for name in (key, f"{start}low", f"{start}high")))
 

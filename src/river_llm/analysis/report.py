@@ -57,13 +57,16 @@ def _fidelity(summary: Summary) -> list[str]:
         why = "this is the run that others are compared with"
         word = cells.absent(summary)
         return _entry("fidelity", f"{word} ({why})" if word == cells.NOT_AVAILABLE else word)
-    floor = pick(fidelity, "noise_floor")
+    floor, engine = (pick(fidelity, key) for key in ("noise_floor", "engine_noise_floor"))
+    floors = percent(figure(floor, "agreement"), cells.NOT_RUN)
+    floors_nll = fixed(figure(floor, "excess_nll"), 4, cells.NOT_RUN)
+    if engine is not None:
+        floors += f", engines {percent(figure(engine, 'agreement'))}"
+        floors_nll += f", {fixed(figure(engine, 'excess_nll'), 4)}"
     lines = _entry(
         "fidelity",
-        f"agreement {percent(figure(fidelity, 'agreement'))} % "
-        f"(noise floor {percent(figure(floor, 'agreement'), cells.NOT_RUN)}), "
-        f"excess NLL {fixed(figure(fidelity, 'excess_nll'), 4)} "
-        f"({fixed(figure(floor, 'excess_nll'), 4, cells.NOT_RUN)}); "
+        f"agreement {percent(figure(fidelity, 'agreement'))} % (noise floor {floors}), "
+        f"excess NLL {fixed(figure(fidelity, 'excess_nll'), 4)} ({floors_nll}); "
         f"{pick(fidelity, 'tokens')} tokens of {pick(fidelity, 'samples')} samples",
     )
     answers = pick(fidelity, "equal_answers")

@@ -61,15 +61,12 @@ def saved_runs(paths: Sequence[Path]) -> SavedRuns:
     missing: list[MissingRun] = []
     for path in paths:
         if (path / SWEEP).exists():
-            sweep = _sweep(path / SWEEP)
             names.append(path.resolve().name)
-            common = set.intersection(*(set(cell["overrides"]) for cell in sweep["cells"]))
-            for cell in sweep["cells"]:
-                title = " ".join(o for o in cell["overrides"] if o not in common)
+            for title, cell in sweep_cells(path):
                 if cell["status"] == "finished" and cell["run_dir"] is not None:
                     wanted.append((title, Path(cell["run_dir"])))
                 else:
-                    missing.append(MissingRun(title, _reason(cell)))
+                    missing.append(MissingRun(title, unfinished(cell)))
         else:
             wanted.append((str(path), path))
     folders: dict[Path, dict[str, Any]] = {}
@@ -116,14 +113,23 @@ def arm_names(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _sweep(path: Path) -> dict[str, Any]:
-    """The content of sweep.json, with the keys that are read here."""
+def sweep_cells(folder: Path) -> list[tuple[str, dict[str, Any]]]:
+    """The cells of a sweep, each with the overrides that not every cell has as its title.
+
+    Args:
+        folder: holds sweep.json; of a cell the keys :data:`CELL_KEYS` are read.
+
+    Raises:
+        UserError: the file cannot be read, or holds no cells.
+    """
+    path = folder / SWEEP
     try:
         sweep = json.loads(path.read_text(encoding="utf-8"))
         cells = [{key: cell[key] for key in CELL_KEYS} for cell in sweep["cells"]]
         if not cells:
             raise ValueError("no cells")
-        return {"cells": cells}
+        common = set.intersection(*(set(cell["overrides"]) for cell in cells))
+        return [(" ".join(o for o in cell["overrides"] if o not in common), cell) for cell in cells]
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise UserError(
             f"{path} is not the record of a sweep ({error!r}): run the sweep again, it skips "
@@ -131,7 +137,8 @@ def _sweep(path: Path) -> dict[str, Any]:
         ) from error
 
 
-def _reason(cell: dict[str, Any]) -> str:
+def unfinished(cell: dict[str, Any]) -> str:
+    """Why a cell of a sweep has no run."""
     if cell["status"] == "finished":
         return "finished, but names no run folder"
     return str(cell["status"]) + (f": {cell['reason']}" if cell["reason"] else "")

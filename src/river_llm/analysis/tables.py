@@ -103,6 +103,16 @@ def caption(summaries: Sequence[Summary]) -> str:
         "teacher-forced on its text; the noise floor is what no_exit itself shows against another "
         "implementation of it."
     )
+    engines = [
+        share
+        for summary in summaries
+        if (share := figure(summary, "fidelity", "engine_noise_floor", "agreement")) is not None
+    ]
+    if engines:
+        text.append(
+            "no_exit on the eager engine agrees with that on the runs' own to "
+            f"{cells.percent(min(engines))} %{' or more' if len(set(engines)) > 1 else ''}."
+        )
     prompts = [m["prompts"] for s in summaries if (m := cells.matched(s)) is not None]
     over = f" over {cells.span(prompts)} prompts" if prompts else ""
     text.append(

@@ -16,7 +16,6 @@ from river_llm.benchmark.arms import (
     parse_arms,
 )
 from river_llm.benchmark.decoders import DecoderArm, decoder_arm
-from river_llm.benchmark.hf_alone import CACHES
 from river_llm.benchmark.llama_cpp import GgufTraffic, LlamaCpp, gguf_path
 from river_llm.benchmark.rounds import TimedArm
 from river_llm.benchmark.settings import BenchConfig
@@ -25,6 +24,7 @@ from river_llm.config import EagerConfig, NoExitConfig
 from river_llm.engine.compiled import CompiledExecutor
 from river_llm.errors import UserError
 from river_llm.evaluation.runtime import Runtime
+from river_llm.models.generate import CACHES
 
 EAGER = EagerConfig().name
 
@@ -60,8 +60,8 @@ def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
     slots = max(config.contexts) + config.steps + 1
     if slots > adapter.context:
         raise UserError(
-            f"contexts={max(config.contexts)} with steps={config.steps} exceeds the model's "
-            f"{adapter.context} positions: give less"
+            f"contexts={max(config.contexts)} with steps={config.steps} exceeds "
+            f"{adapter.context_words}: give less"
         )
     names = parse_arms(config.arms, adapter.num_layers, config.gguf is not None)
     draw = random.Random(config.seed)

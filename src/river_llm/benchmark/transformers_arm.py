@@ -6,8 +6,7 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -17,13 +16,14 @@ from transformers import PreTrainedModel
 
 from river_llm.benchmark.arms import HF_GENERATE
 from river_llm.benchmark.decoders import mean_bytes
-from river_llm.benchmark.hf_alone import Generate, Request
+from river_llm.benchmark.hf_alone import Request
 from river_llm.config import ModelConfig
 from river_llm.errors import UserError
 from river_llm.evaluation.traffic import Traffic
-from river_llm.models import attention
 from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.attention import transformers_sdpa
 from river_llm.models.embedded import ensure_embedded
+from river_llm.models.generate import Generate
 from river_llm.models.loading import EMBEDDED
 
 
@@ -51,7 +51,7 @@ class TransformersArm:
 
     def prefill(self, prompt: Sequence[int]) -> None:
         """Takes another prompt, with a new cache."""
-        with _sdpa(self._model):
+        with transformers_sdpa(self._model):
             self._generate = Generate(self._model, self.cache, prompt, self._steps)
         self.prefill_seconds = self._generate.prefill_seconds
         self._prompt_length = len(prompt)
@@ -60,7 +60,7 @@ class TransformersArm:
         """Seconds of the decode steps behind the prompt's first token."""
         if self._generate is None:
             raise RuntimeError("there is no prompt yet")
-        with _sdpa(self._model):
+        with transformers_sdpa(self._model):
             return self._generate.timed_pass()
 
     def bytes_per_token(self) -> dict[str, float]:
@@ -91,15 +91,6 @@ def faster_cache(records: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str
         elif record["cache"] == min(medians, key=lambda cache: medians[cache]):
             kept[HF_GENERATE] = {**record, "cache_median_seconds": medians}
     return kept
-
-
-@contextmanager
-def _sdpa(model: PreTrainedModel) -> Iterator[None]:
-    model.set_attn_implementation("sdpa")
-    try:
-        yield
-    finally:
-        model.set_attn_implementation(attention.NAME)
 
 
 def seconds_alone(

@@ -54,8 +54,8 @@ class EagerExecutor(Executor):
         self._inputs = inputs
         target = torch.tensor(slots, device=self.device)
         pad = torch.tensor(list(inputs.pad), device=self.device)
-        positions = (target[None] - pad[:, None]).clamp(min=0)
-        self._rotary = (self._cos[positions], self._sin[positions])
+        self._positions = (target[None] - pad[:, None]).clamp(min=0)
+        self._rotary = (self._cos[self._positions], self._sin[self._positions])
         padded = any(inputs.pad)
         self._live = target[None] >= pad[:, None] if padded else None
         self.cache.place(target, extent, self._live)
@@ -92,7 +92,12 @@ class EagerExecutor(Executor):
             self.cache.bind(layer, writer)
             self._previous = self._hidden
             self._hidden = self.adapter.run_layer(
-                module, self._hidden, self._mask(layer), self._rotary, self.cache
+                module,
+                self._hidden,
+                self._mask(layer),
+                self._rotary,
+                self.cache,
+                self._positions,
             )
 
     def _mask(self, layer: int) -> torch.Tensor | None:

@@ -2,12 +2,12 @@
 
 Beside it stands the noise floor: the same figures for transformers' own `generate`, which
 computes the same function with other kernels. With a quantized head it would compute another one,
-and there is no noise floor.
+and there is no noise floor. That of the engine is what no_exit shows on the eager one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -118,23 +118,34 @@ def compare(
 
 
 class ReferenceScores:
-    """no_exit's and transformers' scores on no_exit's texts, kept on disk beside no_exit's run.
+    """Scores on no_exit's texts of all that computes no_exit, kept on disk beside no_exit's run.
 
     Args:
         stored: what an earlier process kept (`as_dict`), or None.
         tokens: first tokens of each text that are scored; other sizes are not reused.
+
+    Attributes:
+        no_exit: on the run's engine, by sample id.
+        transformers: of `generate`; empty with a quantized head.
+        eager: of no_exit on the eager engine; empty where that is the run's own.
     """
 
     def __init__(self, stored: Mapping[str, Any] | None, tokens: int) -> None:
         self.tokens = tokens
         self.no_exit: dict[str, ForcedScores] = {}
         self.transformers: dict[str, ForcedScores] = {}
+        self.eager: dict[str, ForcedScores] = {}
         if stored is not None and stored["tokens"] == tokens:
-            self.no_exit = {k: ForcedScores(**v) for k, v in stored["no_exit"].items()}
-            self.transformers = {k: ForcedScores(**v) for k, v in stored["transformers"].items()}
+            for name, scores in self._kinds().items():
+                # Files of before the eager engine was scored lack it.
+                scores.update({k: ForcedScores(**v) for k, v in stored.get(name, {}).items()})
 
     def complete(
-        self, texts: Sequence[ForcedText], decoder: Decoder, adapter: BackboneAdapter | None
+        self,
+        texts: Sequence[ForcedText],
+        decoder: Decoder,
+        adapter: BackboneAdapter | None,
+        eager: Decoder | None,
     ) -> bool:
         """Scores the texts that are missing; True when there were any.
 
@@ -142,22 +153,33 @@ class ReferenceScores:
             texts: no_exit's.
             decoder: no_exit.
             adapter: whose model gives the noise floor; None: none.
+            eager: no_exit on the eager engine, for the engine's; None: none.
         """
-        missing = [text for text in texts if text.id not in self.no_exit]
+        wanted: list[tuple[dict[str, ForcedScores], Callable[[ForcedText], ForcedScores]]] = [
+            (self.no_exit, lambda text: forced_pass(decoder, text).scores)
+        ]
+        if adapter is not None:
+            wanted.append((self.transformers, lambda text: transformers_scores(adapter, text)))
+        if eager is not None:
+            wanted.append((self.eager, lambda text: forced_pass(eager, text).scores))
+        missing = [text for text in texts if any(text.id not in scores for scores, _ in wanted)]
         for text in tqdm(missing, desc="no_exit's own scores", unit="sample", disable=not missing):
-            self.no_exit[text.id] = forced_pass(decoder, text).scores
-            if adapter is not None:
-                self.transformers[text.id] = transformers_scores(adapter, text)
+            for scores, score in wanted:
+                if text.id not in scores:
+                    scores[text.id] = score(text)
         return bool(missing)
 
     def as_dict(self) -> dict[str, Any]:
         """Plain data for the disk."""
+        kinds = {
+            name: {key: {"equal": s.equal, "nll": s.nll} for key, s in scores.items()}
+            for name, scores in self._kinds().items()
+        }
+        return {"tokens": self.tokens, **kinds}
 
-        def plain(scores: Mapping[str, ForcedScores]) -> dict[str, Any]:
-            return {key: {"equal": s.equal, "nll": s.nll} for key, s in scores.items()}
-
+    def _kinds(self) -> dict[str, dict[str, ForcedScores]]:
         return {
-            "tokens": self.tokens,
-            "no_exit": plain(self.no_exit),
-            "transformers": plain(self.transformers),
+            "no_exit": self.no_exit,
+            "transformers": self.transformers,
+            "eager": self.eager,
         }

@@ -1,33 +1,26 @@
-"""The measurements beside the samples of a run: fidelity and paired speedup."""
+"""Fidelity to no_exit, beside the samples of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tqdm import tqdm
 
 from river_llm.analysis.statistics import bootstrap_ratio
-from river_llm.config import NoExitConfig, RunConfig, StatePropagationConfig
+from river_llm.config import RunConfig
 from river_llm.decoding import Decoder
 from river_llm.evaluation.fidelity import (
+    ForcedScores,
     ForcedText,
     ReferenceScores,
     compare,
     excess_nll,
     forced_pass,
 )
-from river_llm.evaluation.numerics import named
 from river_llm.evaluation.prompts import Prompt
-from river_llm.evaluation.runtime import Runtime
-from river_llm.evaluation.speedup import paired_times, tokens_ignoring_eos
-from river_llm.evaluation.traffic import Traffic
-from river_llm.exits import Confidence
 from river_llm.records import SampleRecord
 from river_llm.tasks import Task
-
-SPREAD_LIMIT = 0.15
-"""Passes of one arm on one prompt that differ by more than this share flag the speedup."""
 
 ENDED_SHARE = 0.9
 """Final answers are compared only where this share of no_exit's texts ends before the budget."""
@@ -50,12 +43,12 @@ def forced_texts(
 def fidelity(
     arm: Decoder, texts: Sequence[ForcedText], reference: ReferenceScores, seed: int
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
-    """Fidelity (a) and (b) of a method with its noise floor.
+    """Fidelity (a) and (b) of a method with its noise floors.
 
     Args:
         arm: the method.
         texts: no_exit's, with their prompts.
-        reference: no_exit's and transformers' scores on them.
+        reference: no_exit's scores on them, with those of other implementations of it.
         seed: of the bootstrap over texts.
 
     Returns:
@@ -64,12 +57,6 @@ def fidelity(
     passes = {
         text.id: forced_pass(arm, text)
         for text in tqdm(texts, desc="fidelity", unit="text", disable=not texts)
-    }
-    # A quantized head has no noise floor: transformers' model has the head at 16 bits.
-    floor = {
-        t.id: reference.transformers[t.id].first(len(t.tokens))
-        for t in texts
-        if t.id in reference.transformers
     }
     rows: dict[str, dict[str, Any]] = {
         key: {
@@ -95,9 +82,19 @@ def fidelity(
         "excess_nll_low": excess[0],
         "excess_nll_high": excess[1],
         "mean_depth": sum(depths) / len(depths) if depths else None,
-        "noise_floor": compare(floor, reference.no_exit) if floor else None,
+        # A quantized head has none: transformers' model has the head at 16 bits.
+        "noise_floor": _floor(reference.transformers, texts, reference),
+        "engine_noise_floor": _floor(reference.eager, texts, reference),
     }
     return figures, rows
+
+
+def _floor(
+    other: Mapping[str, ForcedScores], texts: Sequence[ForcedText], reference: ReferenceScores
+) -> dict[str, float] | None:
+    """What another implementation of no_exit shows on these texts; None: it was not scored."""
+    scores = {t.id: other[t.id].first(len(t.tokens)) for t in texts if t.id in other}
+    return compare(scores, reference.no_exit) if scores else None
 
 
 def equal_answers(
@@ -131,64 +128,3 @@ def equal_answers(
         else:
             result["reason"] = "no text holds an answer"
     return result
-
-
-def speedup(
-    runtime: Runtime, config: RunConfig, arm: Decoder, no_exit: Decoder, prompts: Sequence[Prompt]
-) -> dict[str, Any] | None:
-    """`speedup.decode.matched` with its bound; None where it is not measured.
-
-    Prompts whose timed tokens exceed the context or the recorded depths are left out.
-    """
-    texts = []
-    for prompt in prompts[: config.speedup.prompts]:
-        recorded = arm.executor.criterion.recorded_steps(prompt.sample.id)
-        count = config.speedup.tokens
-        if len(prompt.ids) + count > no_exit.cache.slots:
-            continue
-        if recorded is not None and recorded + 1 < count:
-            continue
-        with named(prompt.sample.id, lambda: "paired timing"):
-            tokens = tokens_ignoring_eos(no_exit, prompt.ids, count)
-        texts.append(ForcedText(prompt.sample.id, prompt.ids, tokens))
-    if not texts:
-        return None
-    times = paired_times(no_exit, arm, texts, config.speedup.rounds)
-    reference = [sum(t.reference_seconds) for t in times]
-    measured = [sum(t.arm_seconds) for t in times]
-    ratio, low, high = bootstrap_ratio(reference, measured, seed=config.seed)
-    layers = runtime.adapter.num_layers
-    head = runtime.head(config.quant)
-    own = Traffic(
-        runtime.adapter,
-        runtime.river_of(config),
-        propagates=isinstance(config.method, StatePropagationConfig),
-        tests_read_head=isinstance(arm.executor.criterion, Confidence),
-        head=head,
-    )
-    full = Traffic(runtime.adapter, None, head=head)
-    own_bytes = sum(own.total(t.arm_depths, t.prompt_tokens, t.arm_tests) for t in times)
-    full_bytes = sum(full.total([layers] * t.steps, t.prompt_tokens) for t in times)
-    bound = full_bytes / own_bytes
-    flags = []
-    # no_exit against itself may well come out above its bound of 1: that is the clock's noise.
-    if ratio is not None and ratio > bound and not isinstance(config.method, NoExitConfig):
-        flags.append("reference below par")
-    spread = max(max(s) / min(s) - 1 for t in times for s in (t.reference_seconds, t.arm_seconds))
-    if spread > SPREAD_LIMIT:
-        flags.append(f"passes differ by up to {spread:.0%}")
-    steps = sum(t.steps for t in times) * 2 * config.speedup.rounds
-    return {
-        "value": ratio,
-        "low": low,
-        "high": high,
-        "prompts": len(times),
-        "tokens": config.speedup.tokens,
-        "rounds": config.speedup.rounds,
-        "no_exit_ms_per_token": 1000 * sum(reference) / steps,
-        "arm_ms_per_token": 1000 * sum(measured) / steps,
-        "mean_depth": sum(d for t in times for d in t.arm_depths)
-        / sum(len(t.arm_depths) for t in times),
-        "bound_speedup": bound,
-        "flags": flags,
-    }

@@ -69,7 +69,7 @@ def encode_all(
             )
             raise UserError(
                 f"sample {prompt.sample.id}: a prompt of {len(prompt.ids)} tokens and "
-                f"{new_tokens} new ones exceed the context of {context}: {advice}"
+                f"{new_tokens} new ones exceed {model.adapter.context_words}: {advice}"
             )
     return prompts
 

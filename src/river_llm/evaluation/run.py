@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from river_llm.config import (
+    EagerConfig,
     FidelityConfig,
     NoExitConfig,
     RiverShuffledConfig,
@@ -22,8 +23,9 @@ from river_llm.config import (
 from river_llm.decoding import Decoder
 from river_llm.environment import git_state, snapshot
 from river_llm.errors import UserError
-from river_llm.evaluation import measure
+from river_llm.evaluation import decode_speedup, measure
 from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
+from river_llm.evaluation.decode_speedup import eager_no_exit
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.naming import arm_name, shown_settings
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
@@ -258,8 +260,13 @@ def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
         value = _fidelity(run, decoder, reference, no_exit)
         fidelity = {"made_by": sizes["fidelity"], "environment": environment, "value": value}
     if speedup is None:
-        value = measure.speedup(run.runtime, config, decoder, no_exit, run.prompts)
-        speedup = {"made_by": sizes["speedup"], "environment": environment, "value": value}
+        found = decode_speedup.decode_speedups(run.runtime, config, decoder, no_exit, run.prompts)
+        speedup = {
+            "made_by": sizes["speedup"],
+            "environment": environment,
+            "value": found.pop("matched"),
+            **found,
+        }
     measured = {
         "header": run.header(),
         "data": run.data,
@@ -276,7 +283,9 @@ def _kept(
 ) -> dict[str, Any] | None:
     """A measurement of an earlier start: of the same code in the same size, or not asked for."""
     found: dict[str, Any] | None = stored.get(part)
-    if found is not None and (asked == 0 or found["made_by"] == sizes[part]):
+    # What is switched off now may well have been measured then.
+    size = {key: value for key, value in sizes[part].items() if value is not False}
+    if found is not None and (asked == 0 or found["made_by"].items() >= size.items()):
         return found
     return None
 
@@ -295,7 +304,9 @@ def _fidelity(
         whole = measure.forced_texts(run.prompts, of_no_exit, run.config, no_exit)
         # transformers' model has the head at 16 bits, and would be compared with another model.
         floor = run.runtime.adapter if run.config.quant.head == "none" else None
-        if scores.complete(whole, no_exit, floor):
+        on_eager = isinstance(run.config.engine, EagerConfig)
+        eager = None if on_eager else eager_no_exit(run.runtime, run.config, run.slots)
+        if scores.complete(whole, no_exit, floor, eager):
             reference.folder.write_json(REFERENCE, scores.as_dict())
     texts = measure.forced_texts(run.prompts, of_no_exit, run.config, decoder)
     figures, rows = measure.fidelity(decoder, texts, scores, run.config.seed)

@@ -39,8 +39,7 @@ class Traffic:
         ]
         self._river = [0 if river is None else river.layer_nbytes(n) for n in layers]
         self._propagated = [
-            _linear_bytes(adapter, n, "k_proj", "v_proj") if propagates and river is None else 0
-            for n in layers
+            adapter.propagation_nbytes(n) if propagates and river is None else 0 for n in layers
         ]
         element = adapter.dtype.itemsize
         self._head = (adapter.head if head is None else head).nbytes
@@ -101,10 +100,6 @@ class Traffic:
         )
 
 
-def _linear_bytes(adapter: BackboneAdapter, layer: int, *names: str) -> int:
-    """Bytes of a layer's linear weights, of all or of those whose name ends so."""
-    return sum(
-        linear.weight.nbytes
-        for name, linear in adapter.linears(layer).items()
-        if not names or name.endswith(names)
-    )
+def _linear_bytes(adapter: BackboneAdapter, layer: int) -> int:
+    """Bytes of a layer's linear weights."""
+    return sum(linear.weight.nbytes for linear in adapter.linears(layer).values())

@@ -36,6 +36,10 @@ _LONGEST_ANSWER = 1000  # characters; longer text is rambling and must be equal 
 _LONGEST_LIST = 30
 
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![a-zA-Z])\s*")
+# A box without braces whose formula is not closed before the text ends: it may go on behind a cut.
+_OPEN_BOX = re.compile(
+    r"\\(?:boxed|fbox)(?![a-zA-Z])\s*+(?!\{)(?:(?!\$|\\\)|\\\]|\\boxed|\\fbox).)*\Z"
+)
 _NAME = re.compile(
     r"\s*([a-zA-Z](?:_\{\w+\}|\([a-z](?:,\s*[a-z])*\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
 )
@@ -55,7 +59,7 @@ _BASE_WORDS = {
 }
 
 
-def extract_answer(completion: str) -> str | None:
+def extract_answer(completion: str, finish_reason: str = "stop") -> str | None:
     r"""Return the content of the last ``\boxed`` or ``\fbox``.
 
     Braces are counted, so nested ones stay whole. ``\boxed 5`` is accepted. If the last box is
@@ -64,12 +68,16 @@ def extract_answer(completion: str) -> str | None:
 
     Args:
         completion: Generated text, without the prompt.
+        finish_reason: ``"eos"``, ``"stop"`` or ``"length"``. With ``"length"`` (the token limit
+            cut the text) a box without braces counts only if its formula is closed behind it.
 
     Returns:
         The content without surrounding blanks, or None.
     """
     ends = [box.end() for box in _BOX.finditer(completion)]
     if not ends:
+        return None
+    if finish_reason == "length" and _OPEN_BOX.search(completion):
         return None
     rest = completion[ends[-1] :]
     content = _group(rest) if rest.startswith("{") else _bare_content(rest)

@@ -14,23 +14,25 @@ from typing import Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers import (
     GenerationConfig,
     LogitsProcessor,
     LogitsProcessorList,
     PreTrainedModel,
 )
+from transformers.models.ministral3.modeling_ministral3 import get_llama_4_attn_scale
 
 from river_llm.errors import UserError
 from river_llm.models import attention
 from river_llm.models.head import Head
 
-ARCHITECTURES = ("llama", "qwen2", "qwen3")
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")
-"""Rotary embeddings whose frequencies do not depend on the length of the text."""
+ARCHITECTURES = ("llama", "qwen2", "qwen3", "phi3", "ministral3")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn", "longrope")
+"""Rotary embeddings with one set of frequencies for every text that fits :func:`context_of`."""
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
-"""cos and sin, each [B, T, D] (or [S, D] as a table)."""
+"""cos and sin, each [B, T, R] (or [S, R] as a table); R: rotated dimensions of a head."""
 
 
 class LayerCache(Protocol):
@@ -51,7 +53,9 @@ class BackboneAdapter:
         model: the transformers model.
         layers: its L decoder layers.
         head: its final norm and LM head.
-        num_layers, hidden_size, kv_heads, head_dim, vocab_size, context: sizes.
+        num_layers, hidden_size, kv_heads, head_dim, vocab_size: sizes.
+        context: longest text that the model is run on, see :func:`context_of`.
+        query_switch: position from which on queries are scaled (Ministral 3); None: never.
         dtype, device: of the weights.
 
     Raises:
@@ -72,7 +76,13 @@ class BackboneAdapter:
         self.kv_heads = int(config.num_key_value_heads)
         self.head_dim = int(decoder.layers[0].self_attn.head_dim)
         self.vocab_size = int(config.vocab_size)
-        self.context = int(config.max_position_embeddings)
+        self.context = context_of(config)
+        rope = config.rope_parameters or {}
+        self._query_growth: float | None = rope.get("llama_4_scaling_beta")
+        self.query_switch: int | None = (
+            None if self._query_growth is None else int(rope["original_max_position_embeddings"])
+        )
+        self._first_position = 0
         self._embedding: nn.Module = decoder.embed_tokens
         self.head = Head(decoder.norm, model.lm_head)
         self._rotary: Any = decoder.rotary_emb
@@ -93,12 +103,51 @@ class BackboneAdapter:
         out: torch.Tensor = self._embedding(ids)
         return out
 
+    @property
+    def context_words(self) -> str:
+        """The context and what limits it, for messages."""
+        if self.context < int(self.model.config.max_position_embeddings):
+            return (
+                f"the model's {self.context} positions with one set of rotary frequencies "
+                "(longrope switches there)"
+            )
+        return f"the model's {self.context} positions"
+
+    def shifted(self, first: int) -> BackboneAdapter:
+        """The same model at positions that begin with `first` instead of 0, for checks."""
+        other = copy.copy(self)
+        other._first_position = first
+        return other
+
     def rotary_table(self, length: int) -> Rotary:
-        """Cos and sin for positions 0..length-1, each [length, head_dim]."""
-        positions = torch.arange(length, device=self.device)[None]
+        """Cos and sin for positions 0..length-1, each [length, R].
+
+        Raises:
+            UserError: longer than the context. Frequencies of `longrope` would change there, and
+                with them those of positions whose keys are cached already.
+        """
+        last = self._first_position + length
+        if last > self.context:
+            raise UserError(f"{last} positions exceed {self.context_words}")
+        positions = torch.arange(self._first_position, last, device=self.device)[None]
         probe = torch.empty(1, 1, 1, dtype=self.dtype, device=self.device)
         cos, sin = self._rotary(probe, positions)
         return cos[0], sin[0]
+
+    def query_scales(self, length: int) -> torch.Tensor | None:
+        """What queries are multiplied by at positions 0..length-1, in the model's dtype [length].
+
+        None: by nothing. Ministral 3 counters the flattening of attention over long texts so, in
+        steps of `original_max_position_embeddings`.
+        """
+        if self._query_growth is None:
+            return None
+        first = self._first_position
+        positions = torch.arange(first, first + length, device=self.device)[None]
+        scales: torch.Tensor = get_llama_4_attn_scale(
+            positions, self._query_growth, self.query_switch
+        )
+        return scales.to(self.dtype).flatten()
 
     def run_layer(
         self,
@@ -107,6 +156,7 @@ class BackboneAdapter:
         mask: torch.Tensor | None,
         rotary: Rotary,
         cache: LayerCache,
+        positions: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """One decoder layer of the backbone, or of a river with the same architecture.
 
@@ -114,15 +164,20 @@ class BackboneAdapter:
             layer: the decoder layer.
             hidden: [B, T, H].
             mask: see :func:`river_llm.models.attention.attend`.
-            rotary: cos and sin at the tokens' positions, [B, T, D].
+            rotary: cos and sin at the tokens' positions, [B, T, R].
             cache: written and read once.
+            positions: of the tokens, long [B, T]; needed where queries are scaled by position
+                (transformers' layer fails without them there).
 
         Returns:
             [B, T, H].
         """
+        if positions is not None and self._first_position:
+            positions = positions + self._first_position
         out = layer(
             hidden,
             attention_mask=mask,
+            position_ids=positions,
             position_embeddings=rotary,
             use_cache=True,
             **{self._cache_argument: cache},
@@ -138,19 +193,30 @@ class BackboneAdapter:
         Args:
             layer: the decoder layer; its own input norm and k/v projections are applied.
             hidden: [B, T, H].
-            rotary: cos and sin at the tokens' positions, [B, T, D].
+            rotary: cos and sin at the tokens' positions, [B, T, R].
             cache: written once.
         """
         attn: Any = layer.self_attn
         normed = layer.input_layernorm(hidden)  # type: ignore[operator]
         heads = (*normed.shape[:-1], self.kv_heads, self.head_dim)
-        k, v = attn.k_proj(normed).view(heads), attn.v_proj(normed).view(heads)
+        if hasattr(attn, "qkv_proj"):
+            width = self.kv_heads * self.head_dim
+            weight, bias = attn.qkv_proj.weight, attn.qkv_proj.bias
+            both = functional.linear(
+                normed, weight[-2 * width :], None if bias is None else bias[-2 * width :]
+            )
+            k, v = (part.view(heads) for part in both.split(width, dim=-1))
+        else:
+            k, v = attn.k_proj(normed).view(heads), attn.v_proj(normed).view(heads)
         if hasattr(attn, "k_norm"):
             k = attn.k_norm(k)
         k, v = k.transpose(1, 2), v.transpose(1, 2)
         cos, sin = rotary[0].unsqueeze(1), rotary[1].unsqueeze(1)
-        first, second = k.chunk(2, dim=-1)
-        cache.update(k * cos + torch.cat((-second, first), dim=-1) * sin, v)
+        width = cos.shape[-1]
+        turning, kept = k[..., :width], k[..., width:]
+        first, second = turning.chunk(2, dim=-1)
+        turned = turning * cos + torch.cat((-second, first), dim=-1) * sin
+        cache.update(torch.cat((turned, kept), dim=-1) if width < self.head_dim else turned, v)
 
     def linears(self, layer: int) -> dict[str, nn.Linear]:
         """The linears of attention and FFN of a layer, by their name inside it."""
@@ -159,6 +225,11 @@ class BackboneAdapter:
             for name, module in self.layers[layer].named_modules()
             if isinstance(module, nn.Linear)
         }
+
+    def propagation_nbytes(self, layer: int) -> int:
+        """Bytes of the weights that :meth:`project_kv` reads, norm and biases aside."""
+        columns = self.hidden_size
+        return 2 * self.kv_heads * self.head_dim * columns * self.dtype.itemsize
 
     def rebuild_layer(self, layer: int, replacement: Callable[[str], nn.Module]) -> nn.Module:
         """A decoder layer like `layer` with other linears and everything else shared.
@@ -233,11 +304,12 @@ class BackboneAdapter:
 
     def _check_updates(self) -> None:
         cos, sin = self.rotary_table(1)
+        first = torch.zeros(1, 1, dtype=torch.long, device=self.device)
         hidden = torch.zeros(1, 1, self.hidden_size, dtype=self.dtype, device=self.device)
         with torch.no_grad():
             for index, layer in enumerate(self.layers):
                 probe = _CountingCache()
-                self.run_layer(layer, hidden, None, (cos[None], sin[None]), probe)
+                self.run_layer(layer, hidden, None, (cos[None], sin[None]), probe, first)
                 if probe.updates != 1:
                     raise RuntimeError(
                         f"decoder layer {index} updated the cache {probe.updates} times instead "
@@ -286,12 +358,41 @@ def check_supported(config: Any) -> None:
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds != {"full_attention"}:
         raise UserError(f"layer types {sorted(kinds)}: only full_attention layers are supported")
+    if config.model_type in ("phi3", "ministral3"):
+        # Here the window alone decides, without layer types.
+        window = config.sliding_window
+        if window is not None and window < config.max_position_embeddings:
+            raise UserError(
+                f"a sliding window of {window} in a context of {config.max_position_embeddings}: "
+                "only full attention is supported"
+            )
     rope = (config.rope_parameters or {}).get("rope_type", "default")
     if rope not in ROPE_TYPES:
         raise UserError(
             f"rotary embedding {rope!r} depends on the text's length: only "
             f"{', '.join(ROPE_TYPES)} are supported"
         )
+
+
+def context_of(config: Any) -> int:
+    """The longest text, prompt and generated tokens, that the adapter runs a model on.
+
+    That is the model's own context, but with `longrope` (Phi-4-mini) the length at which its
+    rotary frequencies switch. Transformers takes the frequencies by the length of the call: short
+    ones up to `original_max_position_embeddings`, beyond it long ones for all positions, those of
+    cached keys too; its `generate` drops the cache at that one token and runs the whole text
+    again, a second prefill in the middle of decoding. A river whose keys the past tokens wrote at
+    depths of their own would have to choose them once more, so a text stays below the switch.
+    Texts that begin beyond it would be consistent, but no prompt of the benchmarks is that long.
+
+    Args:
+        config: a transformers model configuration.
+    """
+    context = int(config.max_position_embeddings)
+    rope = config.rope_parameters or {}
+    if rope.get("rope_type") == "longrope":
+        return min(context, int(rope["original_max_position_embeddings"]))
+    return context
 
 
 def _cache_argument(layer_type: type[nn.Module]) -> str:

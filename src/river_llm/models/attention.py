@@ -7,10 +7,13 @@ keys and values while decoding.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.nn import functional
+from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 NAME = "river_llm_sdpa"
@@ -66,3 +69,13 @@ def attend(
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, attend)
+
+
+@contextmanager
+def transformers_sdpa(model: PreTrainedModel) -> Iterator[None]:
+    """Gives a model transformers' own sdpa attention inside the block, and this one behind it."""
+    model.set_attn_implementation("sdpa")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(NAME)

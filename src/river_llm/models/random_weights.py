@@ -47,6 +47,18 @@ class Shape:
     context: int
     rope_theta: float
 
+    @property
+    def linear_parameters(self) -> int:
+        """Parameters of the linears of attention and FFN, all layers together."""
+        attention = 2 * self.hidden * (self.heads + self.kv_heads) * self.head_dim
+        return self.layers * (attention + 3 * self.hidden * self.intermediate)
+
+    @property
+    def parameters(self) -> int:
+        """All parameters but for those of norms, which are few."""
+        embeddings = self.vocab * self.hidden * (1 if self.tied else 2)
+        return self.linear_parameters + embeddings
+
     def config(self) -> LlamaConfig:
         """The Llama of this shape; it has no end token, so texts end by their budget alone."""
         return LlamaConfig(

@@ -37,7 +37,8 @@ def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> 
     mine = part(cells, request.shard)
     composing, failed = _composing(mine)
     if request.dry_run:
-        return dry_run(composing, failed)
+        left = [cell for cell in composing if not _finished(folder, cell)]
+        return dry_run(left, failed, finished=len(composing) - len(left))
     folder.write_plan(request.recipe.name, cells)
     folder.forget([cell for cell in mine if folder.outcome(cell.key).status == "failed"])
     for cell, reason in failed.items():
@@ -78,10 +79,8 @@ def _composing(cells: Sequence[Cell]) -> tuple[list[Cell], dict[Cell, str]]:
         if cell.problem is not None:
             failed[cell] = cell.problem
             continue
-        # What a replay names is known only later.
-        unknown = [] if cell.after is None else ["criterion.from_run=later"]
         try:
-            load_config([*cell.overrides, *unknown])
+            load_config(cell.provisional)
         except UserError as error:
             failed[cell] = str(error)
         else:

@@ -21,6 +21,9 @@ from river_llm.sweeps.overrides import key_of
 
 PLAN, SWEEP, OPERATING_POINTS, CELLS = "plan.json", "sweep.json", "operating_points.json", "cells"
 
+FROM_RUN = "criterion.from_run"
+"""What a cell takes that replays another's depths."""
+
 Status = Literal["waiting", "finished", "failed"]
 
 
@@ -29,21 +32,31 @@ class Cell:
     """One run of a sweep.
 
     Attributes:
-        overrides: of the run, complete but for `criterion.from_run` where `after` is given.
-        after: key of the cell whose depths this one replays.
+        overrides: of the run, complete but for the key `takes` where `after` is given.
+        after: key of the cell whose run must be there first.
+        takes: the setting that follows from that run: `criterion.from_run` takes its folder,
+            whose depths are replayed, any other its mean exit depth in whole layers.
         problem: why it could not be planned; its overrides are then not complete.
     """
 
     overrides: tuple[str, ...]
     after: str | None = None
+    takes: str | None = None
     problem: str | None = None
+
+    @property
+    def provisional(self) -> list[str]:
+        """Overrides that compose, with a stand-in for what the cell takes from another run."""
+        if self.takes is None:
+            return list(self.overrides)
+        return [*self.overrides, f"{self.takes}={'later' if self.takes == FROM_RUN else 1}"]
 
     @property
     def key(self) -> str:
         """12 characters that stand for the cell; the letter keeps it from reading as a number."""
         # A permission to go on with old records makes no other cell of it.
         lasting = [o for o in self.overrides if key_of(o) != "resume.force"]
-        text = json.dumps([lasting, self.after])
+        text = json.dumps([lasting, self.after, self.takes])
         return "c" + hashlib.sha256(text.encode()).hexdigest()[:11]
 
 
@@ -99,7 +112,8 @@ class SweepFolder:
         if plan is None:
             raise UserError(f"{self.path} holds no {PLAN}: it is not the folder of a sweep")
         return [
-            Cell(tuple(row["overrides"]), row["after"], row["problem"]) for row in plan["cells"]
+            Cell(tuple(row["overrides"]), row["after"], row["takes"], row["problem"])
+            for row in plan["cells"]
         ]
 
     def title(self, key: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from river_llm.composition import composed, load_config, plain
 from river_llm.config import ReplayConfig, RunConfig, effective_settings
 from river_llm.errors import UserError
-from river_llm.sweeps.folder import Cell, SweepFolder
+from river_llm.sweeps.folder import FROM_RUN, Cell, SweepFolder
 from river_llm.sweeps.operating_points import OperatingPoints
 from river_llm.sweeps.overrides import expand, key_of, merge, value_of
 from river_llm.sweeps.recipe import Entry, Recipe, distinct_depths, parse_recipe, split
@@ -93,7 +93,7 @@ def _shard(text: Any) -> tuple[int, int]:
 def plan_cells(request: Request) -> list[Cell]:
     """All cells of a sweep in the order in which they are run; equal computations stand once.
 
-    Cells of one model stand together, and those that replay another's depths after it.
+    Cells of one model stand together, and those that follow from another's run after it.
 
     Raises:
         UserError: a recipe or a grid that cannot be read.
@@ -101,12 +101,12 @@ def plan_cells(request: Request) -> list[Cell]:
     points = OperatingPoints(request.folder, request.recipe.warm_up)
     cells: dict[str, Cell] = {}
     for grid in expand(request.grid):
-        for overrides, replayed, problem in _of_recipe(request.recipe, grid, points):
+        for draft in _of_recipe(request.recipe, grid, points):
             after = None
-            if replayed is not None:
-                source = Cell(tuple(replayed))
+            if draft.source is not None:
+                source = Cell(tuple(draft.source))
                 after = cells.setdefault(_computation(source), source).key
-            cell = Cell(tuple(overrides), after, problem)
+            cell = Cell(tuple(draft.overrides), after, draft.takes, draft.problem)
             cells.setdefault(_computation(cell), cell)
     models = list(dict.fromkeys(_model(cell) for cell in cells.values()))
     return sorted(cells.values(), key=lambda cell: models.index(_model(cell)))
@@ -118,20 +118,32 @@ def _model(cell: Cell) -> tuple[str, ...]:
 
 
 def part(cells: Sequence[Cell], shard: tuple[int, int]) -> list[Cell]:
-    """The cells of one shard; a cell that replays another's depths goes where that one goes."""
+    """The cells of one shard; a cell that follows from another's run goes where that one goes."""
     index, count = shard
     sources = [cell for cell in cells if cell.after is None]
     place = {cell.key: n % count for n, cell in enumerate(sources)}
     return [cell for cell in cells if place[cell.after or cell.key] == index - 1]
 
 
-def _of_recipe(
-    recipe: Recipe, grid: Sequence[str], points: OperatingPoints
-) -> Iterator[tuple[list[str], list[str] | None, str | None]]:
-    """Overrides of each cell, those of the run whose depths it replays, why it has no depth."""
+@dataclass(frozen=True)
+class _Draft:
+    """A cell before the one it follows from has a key.
+
+    Attributes:
+        overrides, takes, problem: as in :class:`Cell`.
+        source: overrides of the run that it follows from.
+    """
+
+    overrides: list[str]
+    source: list[str] | None = None
+    takes: str | None = None
+    problem: str | None = None
+
+
+def _of_recipe(recipe: Recipe, grid: Sequence[str], points: OperatingPoints) -> Iterator[_Draft]:
     common = split(recipe.common)
     if not recipe.cells:
-        yield merge(common, grid), None, None
+        yield _Draft(merge(common, grid))
     for entry in recipe.cells:
         for run in expand(split(entry.run)):
             # The operating point is one of the run that chooses depths.
@@ -139,15 +151,19 @@ def _of_recipe(
             try:
                 at_points = list(_points(entry, merge(common, chooses, grid), points))
             except UserError as error:
-                yield merge(common, run, grid), None, str(error)
+                yield _Draft(merge(common, run, grid), problem=str(error))
                 continue
             for at, given in at_points:
                 freely = split(recipe.answers) if entry.answers or at else []
                 chosen = merge(common, chooses, given, freely, grid)
-                if entry.replays is None:
-                    yield chosen, None, None
+                if entry.replays is not None:
+                    own = merge(common, run, freely, grid)
+                    yield _Draft(own, chosen, takes=FROM_RUN)
+                elif entry.mean_depth_of is not None:
+                    source = merge(common, split(entry.mean_depth_of), freely, grid)
+                    yield _Draft(chosen, source, takes=entry.planned)
                 else:
-                    yield merge(common, run, freely, grid), chosen, None
+                    yield _Draft(chosen)
 
 
 def _points(

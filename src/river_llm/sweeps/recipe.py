@@ -21,6 +21,8 @@ class Entry:
         tau_for_depths: mean exit depths; `criterion.tau` is set to reach each on measured scores.
         planned: the setting, `criterion.depth` or `method.k`, that takes each of `depths`.
         depths: its values.
+        mean_depth_of: in place of `depths`, overrides of a run whose mean exit depth, in whole
+            layers, `planned` takes.
         answers_at: those depths at which texts run freely too.
         answers: the same for an entry without depths.
         replays: overrides of the run whose depths the cell replays; its depths are the run's.
@@ -30,6 +32,7 @@ class Entry:
     tau_for_depths: tuple[int | str, ...] = ()
     planned: str | None = None
     depths: tuple[int | str, ...] = ()
+    mean_depth_of: str | None = None
     answers_at: tuple[int | str, ...] = ()
     answers: bool = False
     replays: str | None = None
@@ -70,8 +73,14 @@ def parse_recipe(composed: Mapping[str, Any]) -> Recipe:
     """
     recipe: Recipe = read(Recipe, composed, "sweep")
     for entry in recipe.cells:
-        if (entry.planned is None) != (not entry.depths):
-            raise UserError(f"sweep cell {entry.run!r}: planned and depths go together")
+        if (entry.planned is None) != (not entry.depths and entry.mean_depth_of is None):
+            raise UserError(
+                f"sweep cell {entry.run!r}: planned goes together with depths or mean_depth_of"
+            )
+        if entry.mean_depth_of and (entry.depths or entry.replays):
+            raise UserError(
+                f"sweep cell {entry.run!r}: mean_depth_of stands alone, without depths and replays"
+            )
         if entry.depths and entry.tau_for_depths:
             raise UserError(f"sweep cell {entry.run!r}: give depths or tau_for_depths, not both")
         known = (*entry.depths, *entry.tau_for_depths)

@@ -6,10 +6,13 @@ from river_llm.tasks.gsm8k import Gsm8k
 from river_llm.tasks.gsm_mini import GsmMini
 from river_llm.tasks.humaneval import HumanEval
 from river_llm.tasks.math500 import Math500
+from river_llm.tasks.math_mini import MathMini
 
 __all__ = ["TASKS", "FinishReason", "Sample", "Task", "TaskSettings", "Verdict", "build"]
 
-TASKS: dict[str, type[Task]] = {task.name: task for task in (Gsm8k, Math500, HumanEval, GsmMini)}
+TASKS: dict[str, type[Task]] = {
+    task.name: task for task in (Gsm8k, Math500, HumanEval, GsmMini, MathMini)
+}
 
 
 def build(
@@ -30,8 +33,9 @@ def build(
         name: a key of `TASKS`.
         fewshot: number of worked exemplars before the question.
         fewshot_source: ``own`` or ``train``.
-        data_path: local .jsonl or .jsonl.gz in place of the task's own source.
-        fewshot_path: local .jsonl or .jsonl.gz in place of the hub's train split.
+        data_path: local file, or a folder with one named after the task, in place of the task's
+            own source (see `TaskSettings`).
+        fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
         timeout_s: limit for one generated program in seconds.
 

@@ -2,11 +2,12 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from river_llm.errors import UserError
 from river_llm.records import FinishReason
+from river_llm.tasks.data import in_folder
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,9 @@ class TaskSettings:
         fewshot: number of worked exemplars before the question.
         fewshot_source: ``own`` (written for this project) or ``train`` (first rows of the
             train split).
-        data_path: local .jsonl or .jsonl.gz in place of the task's own source.
-        fewshot_path: local .jsonl or .jsonl.gz in place of the hub's train split.
+        data_path: local .jsonl, .jsonl.gz or .parquet in place of the task's own source, or a
+            folder with such a file named after the task.
+        fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
         timeout_s: limit for one generated program in seconds.
     """
@@ -70,7 +72,13 @@ class Task(ABC):
     """Name of the task in tables."""
 
     def __init__(self, settings: TaskSettings) -> None:
-        self.settings = settings
+        # A folder serves several tasks; from here on only the task's own file counts.
+        path, shots = settings.data_path, settings.fewshot_path
+        self.settings = replace(
+            settings,
+            data_path=None if path is None else in_folder(path, self.name),
+            fewshot_path=None if shots is None else in_folder(shots, self.name),
+        )
 
     def samples(self, limit: int | None = None) -> list[Sample]:
         """The first `limit` problems in the order of the source (None: all of them).

@@ -12,6 +12,8 @@ from river_llm.errors import UserError
 
 _BOM = b"\xef\xbb\xbf"
 _GZIP_MAGIC = b"\x1f\x8b"
+_PARQUET_MAGIC = b"PAR1"
+_ENDINGS = (".jsonl", ".jsonl.gz", ".parquet")
 
 
 @dataclass(frozen=True)
@@ -35,22 +37,54 @@ class HubSplit:
         return f"{self.dataset} ({config}split {self.split})"
 
 
-def read_file(path: str, columns: Sequence[str]) -> list[Row]:
-    """Reads a local file with one JSON object per line, gzipped or not.
+def in_folder(path: str, task: str) -> str:
+    """The file of a task where the path is a folder, so that one path serves several tasks.
+
+    Args:
+        path: a file, which is returned as it is, or a folder that holds the task's file.
+        task: name of the task; its file is ``<task>.jsonl``, ``.jsonl.gz`` or ``.parquet``.
 
     Raises:
-        UserError: no such file, damaged or empty; a row that is not a JSON object with these
-            columns as non-empty text (names the file and the 1-based line).
+        UserError: a folder that holds none of these files, or several of them.
+    """
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        return path
+    names = [task + ending for ending in _ENDINGS]
+    found = [name for name in names if (folder / name).is_file()]
+    if not found:
+        raise UserError(
+            f"folder {path!r} holds no data for {task}: put {', '.join(names[:-1])} or "
+            f"{names[-1]} there, or give the path of a file"
+        )
+    if len(found) > 1:
+        raise UserError(
+            f"folder {path!r} holds {' and '.join(found)}: keep one of them, or give the path of "
+            "the file"
+        )
+    return str(Path(path) / found[0])
+
+
+def read_file(path: str, columns: Sequence[str]) -> list[Row]:
+    """Reads a local file: one JSON object per line, gzipped or not, or parquet.
+
+    Raises:
+        UserError: no such file, damaged or empty; a row without these columns as non-empty text
+            (names the file and the 1-based line, or for parquet the 0-based row).
     """
     file = Path(path).expanduser()
     if file.is_dir():
-        raise UserError(f"data file {path!r} is a folder; give the path of a .jsonl or .jsonl.gz")
+        raise UserError(
+            f"data file {path!r} is a folder; give the path of a .jsonl, .jsonl.gz or .parquet"
+        )
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         raise UserError(f"data file {path!r} does not exist; check the path") from None
     except OSError as error:
         raise UserError(f"data file {path!r} cannot be read: {error.strerror}") from error
+    if file.suffix == ".parquet" or content.startswith(_PARQUET_MAGIC):
+        return _parse_parquet(content, path, columns)
     return _parse(content, path, columns)
 
 
@@ -132,14 +166,44 @@ def _parse(content: bytes, name: str, columns: Sequence[str]) -> list[Row]:
     return rows
 
 
+def _parse_parquet(content: bytes, name: str, columns: Sequence[str]) -> list[Row]:
+    # Imported here: slow, and needed for this format alone.
+    import pyarrow
+    from pyarrow import parquet
+
+    try:
+        file = parquet.ParquetFile(pyarrow.BufferReader(content))
+        found = file.schema_arrow.names
+        records = file.read(columns=[each for each in columns if each in found]).to_pylist()
+    # Damage shows as pyarrow's own errors, as OSError from its decompression, or as text that is
+    # not UTF-8.
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"data file {name!r} is damaged, cut off or no parquet file ({reason[:200]})"
+        ) from error
+    for column in columns:
+        if column not in found:
+            raise UserError(_missing(name, column, found))
+    if not records:
+        raise UserError(f"data file {name!r} is empty; one row for each problem is expected")
+    return check_records(records, name, columns)
+
+
+def _missing(place: str, column: str, found: Iterable[str]) -> str:
+    return (
+        f"{place}: column {column!r} is missing (columns found: "
+        f"{', '.join(sorted(map(str, found))) or 'none'})"
+    )
+
+
 def _row(record: object, place: str, columns: Sequence[str]) -> Row:
     if not isinstance(record, Mapping):
         raise UserError(f"{place}: a {type(record).__name__}, where a JSON object is expected")
     fields = {}
     for column in columns:
         if column not in record:
-            found = ", ".join(sorted(map(str, record))) or "none"
-            raise UserError(f"{place}: column {column!r} is missing (columns found: {found})")
+            raise UserError(_missing(place, column, record))
         value = record[column]
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{place}: column {column!r} is {value!r}, where text is expected")

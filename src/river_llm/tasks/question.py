@@ -23,7 +23,7 @@ class QuestionTask(Task):
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings)
-        self.exemplars = choose(settings, self.columns, self.own_exemplars, self.train_split)
+        self.exemplars = choose(self.settings, self.columns, self.own_exemplars, self.train_split)
 
     def messages(self, sample: Sample) -> list[dict[str, str]]:
         """Exemplars as earlier turns; every question comes with the instruction."""

@@ -111,6 +111,8 @@ class NarrowExecutor(Executor):
         # Kept, since records hold addresses alone.
         self._owners = (adapter, head)
         self._tables = (cos.float().contiguous(), sin.float().contiguous())
+        scales = adapter.query_scales(cache.slots)
+        self._query_scales = None if scales is None else scales.float()
         return ModelRecord(
             hidden=adapter.hidden_size,
             heads=int(config.num_attention_heads),
@@ -120,10 +122,12 @@ class NarrowExecutor(Executor):
             vocab=adapter.vocab_size,
             batch=cache.k.shape[1],
             slots=cache.slots,
+            rotated=cos.shape[-1],
             epsilon=float(norm.variance_epsilon),
             scaling=float(attn.scaling),
             cos=address(self._tables[0]),
             sin=address(self._tables[1]),
+            query_scales=None if self._query_scales is None else address(self._query_scales),
             keys=address(cache.k),
             values=address(cache.v),
             source=address(cache.source),

@@ -24,6 +24,11 @@ PROJECTIONS = {
     "up": "mlp.up_proj",
     "down": "mlp.down_proj",
 }
+FUSED = {
+    "self_attn.qkv_proj": ("q", "k", "v"),
+    "mlp.gate_up_proj": ("gate", "up"),
+}
+"""Linears that hold several of the others, one below the other (Phi-3)."""
 NORMS = {
     "input_norm": "input_layernorm",
     "post_norm": "post_attention_layernorm",
@@ -67,11 +72,15 @@ class ModelRecord(ctypes.Structure):
         ),
         ("batch", ctypes.c_int32),
         ("slots", ctypes.c_int32),
+        ("rotated", ctypes.c_int32),
         ("epsilon", ctypes.c_float),
         ("scaling", ctypes.c_float),
         *(
             (name, ctypes.c_void_p)
-            for name in ("cos", "sin", "keys", "values", "source", "embedding", "final_norm")
+            for name in (
+                *("cos", "sin", "query_scales"),
+                *("keys", "values", "source", "embedding", "final_norm"),
+            )
         ),
         ("head", LinearRecord),
     )
@@ -143,20 +152,59 @@ def layer_records(layers: Sequence[nn.Module]) -> Any:
 
 def _layer_record(layer: nn.Module) -> LayerRecord:
     modules = dict(layer.named_modules())
-    known = {*PROJECTIONS.values(), *NORMS.values()}
+    places = {name: place for name, place in PROJECTIONS.items() if place in modules}
+    fused = [place for place in FUSED if place in modules]
+    places |= {name: place for place in fused for name in FUSED[place]}
+    known = {*places.values(), *NORMS.values()}
     strange = [
         name
         for name, module in modules.items()
         if name not in known and any(True for _ in module.parameters(recurse=False))
     ]
-    needed = (*PROJECTIONS.values(), NORMS["input_norm"], NORMS["post_norm"])
-    lacking = [name for name in needed if name not in modules]
+    lacking = [place for name, place in PROJECTIONS.items() if name not in places]
+    lacking += [NORMS[name] for name in ("input_norm", "post_norm") if NORMS[name] not in modules]
     if strange or lacking:
         raise EngineUnavailable(f"a decoder layer has or lacks {(strange or lacking)[0]!r}")
-    parts: dict[str, Any] = {
-        name: linear_record(modules[place]) for name, place in PROJECTIONS.items()
-    }
+    parts: dict[str, Any] = {name: linear_record(modules[place]) for name, place in places.items()}
+    for place in fused:
+        for name, first in zip(FUSED[place], _first_rows(modules, place), strict=True):
+            _move(parts[name], modules[place], first)
     for name, place in NORMS.items():
         if place in modules:
             parts[name] = address(modules[place].weight)
     return LayerRecord(**parts)
+
+
+def _first_rows(modules: dict[str, nn.Module], place: str) -> tuple[int, ...]:
+    """Where the parts of a fused linear begin."""
+    rows: int = modules[place].out_features  # type: ignore[assignment]
+    if place == "mlp.gate_up_proj":
+        return 0, rows // 2
+    attn: Any = modules["self_attn"]
+    width = attn.num_key_value_heads * attn.head_dim
+    return 0, rows - 2 * width, rows - width
+
+
+def _move(record: LinearRecord, linear: nn.Module, first: int) -> None:
+    """Makes the record of a fused linear that of the part that begins at row `first`.
+
+    Raises:
+        EngineUnavailable: 4-bit rows that are packed together with those of another part.
+    """
+    grid_row = 2  # bytes of a bf16 number
+    if record.kind == _INT4:
+        if first % record.block:
+            raise EngineUnavailable(
+                f"4-bit weights are packed by {record.block} rows, and a part of a fused linear "
+                f"begins at row {first}"
+            )
+        row, grid_row = record.columns // 2, 2 * grid_row
+    elif record.kind == _INT8:
+        row = record.columns
+    else:
+        row = record.columns * linear.weight.element_size()  # type: ignore[operator]
+    record.weight += first * row
+    if record.grid is not None:
+        record.grid += first * grid_row
+    if record.bias is not None:
+        record.bias += first * linear.bias.element_size()  # type: ignore[operator]

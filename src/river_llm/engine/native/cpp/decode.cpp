@@ -34,9 +34,11 @@ struct Layer {
 struct Model {
     int32_t hidden, heads, kv_heads, head_dim, intermediate, vocab;
     int32_t batch, slots;          // of the cache
+    int32_t rotated;               // dimensions of a head that turn, from the first on
     float epsilon, scaling;        // of the norms; of attention scores
-    const float* cos;              // [slots, head_dim], by position
+    const float* cos;              // [slots, rotated], by position
     const float* sin;
+    const float* query_scales;     // [slots], by position, or null
     void* keys;                    // T [layers, batch, kv_heads, slots, head_dim]
     void* values;
     uint8_t* source;               // [layers, batch, slots]
@@ -295,10 +297,13 @@ class Engine {
                 const int b = n / tokens_, t = n % tokens_;
                 float* values = out + n * dim;
                 if (norm) normalize_head(values, static_cast<const T*>(norm));
-                if (is_query || is_key) rotate(values, std::max(0, slot_[t] - pad_[b]));
+                const int position = std::max(0, slot_[t] - pad_[b]);
+                if (is_query || is_key) rotate(values, position);
                 if (is_query) {
+                    const float grown = m_.query_scales ? m_.query_scales[position] : 1.0f;
                     float* query = query_.data() + (int64_t(n) * m_.heads + head) * dim;
-                    for (int d = 0; d < dim; ++d) query[d] = rounded<T>(values[d]) * m_.scaling;
+                    for (int d = 0; d < dim; ++d)
+                        query[d] = rounded<T>(rounded<T>(values[d]) * grown) * m_.scaling;
                 } else {
                     T* cache = static_cast<T*>(is_key ? m_.keys : m_.values);
                     T* entry = cache + cache_row(index, b, head) + int64_t(slot_[t]) * dim;
@@ -314,11 +319,11 @@ class Engine {
             values[d] = rounded<T>(rounded<T>(values[d] * factor) * to_float(weight[d]));
     }
 
-    // Rotary embedding: dimension d turns with dimension d + head_dim / 2.
+    // Rotary embedding: dimension d turns with dimension d + rotated / 2.
     void rotate(float* values, int position) const {
-        const int half = m_.head_dim / 2;
-        const float* cos = m_.cos + int64_t(position) * m_.head_dim;
-        const float* sin = m_.sin + int64_t(position) * m_.head_dim;
+        const int half = m_.rotated / 2;
+        const float* cos = m_.cos + int64_t(position) * m_.rotated;
+        const float* sin = m_.sin + int64_t(position) * m_.rotated;
         for (int d = 0; d < half; ++d) {
             const float a = values[d], b = values[d + half];
             values[d] = a * cos[d] - b * sin[d];

@@ -21,7 +21,8 @@ namespace river {
 
 enum Kind : int32_t { kFloat = 0, kBf16 = 1, kInt8 = 2, kInt4 = 3 };
 
-// A weight matrix [rows, columns].
+// A weight matrix [rows, columns]. One that is a part of a fused matrix (q of q, k and v) points at
+// its first row there and has the rows of the whole, over which the grid of int4 is laid out.
 struct Linear {
     int32_t kind;
     int32_t rows;
