@@ -38,6 +38,8 @@ from river_llm.sweeps.plan import parse_request
 
 ROOT = Path(__file__).resolve().parents[1]
 RECIPE = "sweep=figures"
+DEPTHS = "0,1,3,L/2"  # exit depths of the river runs whose KV entries are compared
+ROUNDS = 5  # of the times to first token
 
 
 @dataclass(frozen=True)
@@ -127,7 +129,6 @@ def parts(overrides: list[str], folders: Folders, arguments: argparse.Namespace)
     limited = [*arguments.overrides, f"limit={arguments.samples}"]
     tokens = {"overrides": limited, "tokens": arguments.tokens}
     words = [*limited, "--tokens", str(arguments.tokens)]
-    rounds = 5
     return [
         Part("sweep", ("run.py", "-m", RECIPE, *overrides)),
         Part(
@@ -138,9 +139,9 @@ def parts(overrides: list[str], folders: Folders, arguments: argparse.Namespace)
         ),
         Part(
             "kv similarity",
-            ("scripts/analyze_kv.py", *words, "--depths", "0,1,3,L/2"),
+            ("scripts/analyze_kv.py", *words, "--depths", DEPTHS),
             folders.kv / "summary.json",
-            {**tokens, "depths": "0,1,3,L/2"},
+            {**tokens, "depths": DEPTHS},
         ),
         Part(
             "time to first token",
@@ -150,14 +151,10 @@ def parts(overrides: list[str], folders: Folders, arguments: argparse.Namespace)
                 "--lengths",
                 arguments.lengths,
                 "--rounds",
-                str(rounds),
+                str(ROUNDS),
             ),
             folders.prefill / "summary.json",
-            {
-                "overrides": arguments.overrides,
-                "lengths": arguments.lengths,
-                "rounds": rounds,
-            },
+            {"overrides": arguments.overrides, "lengths": arguments.lengths, "rounds": ROUNDS},
         ),
     ]
 

@@ -154,7 +154,7 @@ def test_levels_of_accuracy_are_shares_of_no_exits_own() -> None:
     found = curves(runs, "accuracy")
     assert default_levels(found, "accuracy") == pytest.approx((0.15, 0.27))
     assert [curve.points[0].score for curve in found] == [0.3, 0.2]
-    assert default_levels(found, "agreement") == (0.5, 0.85)
+    assert default_levels(found, "agreement") == (0.5, 0.9)
     with pytest.raises(UserError, match="no no_exit run"):
         default_levels(found[1:], "accuracy")
 
@@ -172,8 +172,8 @@ def test_the_picture_says_what_is_not_reached_and_what_is_exceeded() -> None:
     def told(panel: Any) -> list[str]:
         return [text.get_text() for text in panel.texts]
 
-    assert told(low) == ["10.0, scores 100 %", "5.0, scores 80 %", "8.3"]
-    assert told(high) == ["10.0, scores 100 %", "6.5", "not reached"]
+    assert told(low) == ["10.0", "5.0, scores 80 %", "8.3"]
+    assert told(high) == ["10.0", "6.5", "not reached"]
     assert [round(bar.get_width(), 2) for bar in high.patches] == [10.0, 6.5]
     # Only what was not cut is hatched, no_exit aside.
     assert [bar.get_hatch() for bar in low.patches] == [None, "////", None]

@@ -22,7 +22,7 @@ FLOOR = 0.05
 """An accuracy whose lower bound is not above it says little about the method."""
 LEAST_GRADED = 30
 """Answers below which an accuracy is too coarse for a comparison."""
-AGREEMENT_LEVELS = (0.5, 0.85)
+AGREEMENT_LEVELS = (0.5, 0.9)
 SHARES_OF_NO_EXIT = (0.5, 0.9)
 """Levels of accuracy, as shares of no_exit's own."""
 
@@ -159,7 +159,7 @@ def _timed(point: OperatingPoint, score: Score, reference: float) -> TimedPoint 
 
 
 def default_levels(found: Sequence[Curve], score: Score) -> tuple[float, ...]:
-    """Two scores to compare at: 50 and 85 % agreement, or half and nine tenths of no_exit's.
+    """Two scores to compare at: 50 and 90 % agreement, or half and nine tenths of no_exit's.
 
     Raises:
         UserError: accuracy without a no_exit run.

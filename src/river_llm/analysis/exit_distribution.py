@@ -84,7 +84,7 @@ def river_rows(
         layers = int(summary["exit_depth"]["layers"])
         rows.append(
             DepthRow(
-                f"River, τ = {settings['criterion']['tau']:.3g}",
+                f"River\nτ = {settings['criterion']['tau']:.3g}",
                 RIVER_COLOR,
                 depth_histogram(summary, scores).counts,
                 _counts([row["prefill_depth"] for row in scores["samples"].values()], layers),

@@ -114,7 +114,7 @@ def draw_equal_score(sweep: Path, levels: Sequence[float] | None = None) -> Figu
         "told is the fastest one.",
         f"Score over {counted}. Time: no_exit's median of {reference_ms(runs.summaries):.1f} ms "
         f"per token over each setting's paired speedup ({cells.span(prompts or [0])} prompts; "
-        f"{flagged} of {len(points)} timings flagged as unsteady). {_where_run(runs)}.",
+        f"{flagged} of {len(points)} timings carry a flag). {_where_run(runs)}.",
     ]
     if runs.missing:
         notes.append(f"{len(runs.missing)} cells of the sweep are not run.")
@@ -162,7 +162,7 @@ def draw_prefill(folder: Path) -> Figure:
         f"Medians of {points[0]['rounds']} interleaved rounds, each with another prompt. River's "
         f"prompt leaves the backbone by {criterion['name']} ({setting}), here after "
         f"{cells.span([round(depth) for depth in depths])} of {summary['layers']} layers with "
-        f"prefill sequence. {summary['engine']} engine; {_where(summary)}."
+        f"prefill sequence. Engine: {summary['engine']}; {_where(summary)}."
     ]
     return prefill_figure(points, f"Time to first token, {_name(summary)}", notes)
 

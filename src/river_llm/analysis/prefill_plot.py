@@ -7,7 +7,7 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from river_llm.analysis.figures import plain_axes
 from river_llm.analysis.provenance import captioned
@@ -60,6 +60,8 @@ def prefill_figure(
     for axes in (times, ratios):
         _lengths(axes, sorted({int(point["length"]) for point in points}))
     times.set_yscale("log")
+    times.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    times.yaxis.set_minor_locator(NullLocator())
     times.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     times.set_ylabel("Time to first token, ms (median, quartiles)")
     ratios.set_ylabel("Time over no_exit's (below 1: faster)")
