@@ -28,7 +28,6 @@ from river_llm.errors import UserError
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS = ROOT / "notebooks"
 TIMEOUT_S = 120  # for a cell
-ABSOLUTE = re.compile(r"(?<![\w./:])/(?:home|root|tmp|Users|work|var|mnt|opt)/\S*")
 
 
 def main() -> int:
@@ -103,15 +102,24 @@ def render(path: Path, results: Path) -> tuple[str, dict[str, bytes]]:
     exporter = MarkdownExporter()
     resources = {"unique_key": name, "output_files_dir": f"{name}_files"}
     text, found = exporter.from_notebook_node(execute(path, results), resources)
-    if leaked := ABSOLUTE.search(text):
+    if (folder := own_folder(text)) is not None:
         raise UserError(
-            f"{path.name}: the output names {leaked.group()}, a path of this machine alone: give "
-            "--results below the checkout"
+            f"{path.name}: the output names {folder}, a path of this machine alone: give a folder "
+            "below the checkout with --results"
         )
     pictures: dict[str, bytes] = found["outputs"]
     head = f"<!-- Made by scripts/render_notebooks.py from notebooks/{path.name}. -->\n\n"
     lines = (line.rstrip() for line in text.strip().splitlines())
     return head + "\n".join(lines) + "\n", pictures
+
+
+def own_folder(text: str) -> str | None:
+    """The folder of this machine that a text names by its absolute path; None: none."""
+    for folder in (ROOT, Path.home(), Path(tempfile.gettempdir())):
+        # A relative path may end the same.
+        if re.search(rf"(?<![\w./]){re.escape(str(folder))}(?![\w.])", text):
+            return str(folder)
+    return None
 
 
 def write(out: Path, name: str, text: str, pictures: dict[str, bytes]) -> None:

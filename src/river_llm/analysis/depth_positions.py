@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from river_llm.analysis.figures import error, plain_axes
-from river_llm.analysis.points import Estimate, with_interval
+from river_llm.analysis.points import Estimate
 from river_llm.analysis.positions import BIN_TOKENS
 from river_llm.analysis.provenance import captioned
 from river_llm.analysis.statistics import bootstrap_ratio
@@ -60,26 +59,6 @@ def depth_by_position(forced: Mapping[str, Any], bin_steps: int = BIN_TOKENS) ->
         mean = bootstrap_ratio([float(sum(part)) for part in parts], counts)
         found.append(DepthBin(first, end, len(parts), sum(counts), Estimate(*mean)))
     return found
-
-
-def depth_position_frame(runs: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row of text cells per run and bin.
-
-    Args:
-        runs: content of forced_scores.json by the name of the run.
-    """
-    rows = [
-        [
-            name,
-            f"{bin_.first} to {bin_.end - 1}",
-            str(bin_.texts),
-            str(bin_.steps),
-            with_interval(bin_.depth, 1),
-        ]
-        for name, forced in runs.items()
-        for bin_ in depth_by_position(forced)
-    ]
-    return pd.DataFrame(rows, columns=["Arm", "Positions", "Texts", "Steps", "Mean depth [95%]"])
 
 
 def depth_position_figure(runs: Mapping[str, Mapping[str, Any]], layers: int, title: str) -> Figure:
