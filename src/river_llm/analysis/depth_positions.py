@@ -135,7 +135,7 @@ def _panel(
     steps = sum(map(len, texts))
     mean = sum(map(sum, texts)) / steps
     axes.set_title(
-        f"{name}: mean {mean:.1f}, n = {steps} steps of {len(texts)} texts",
+        f"{name}: mean {mean:.1f}, n = {steps} steps of {len(texts)} text{'s' * (len(texts) > 1)}",
         loc="left",
         fontsize=9,
     )
