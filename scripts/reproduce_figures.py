@@ -34,6 +34,7 @@ from river_llm.analysis.paper_figures import (
 )
 from river_llm.composition import load_config
 from river_llm.errors import UserError
+from river_llm.sweeps.overrides import value_of
 from river_llm.sweeps.plan import parse_request
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -87,6 +88,7 @@ def main() -> int:
             *arguments.overrides,
             f"fidelity.limit={arguments.samples}",
             f"fidelity.tokens={arguments.tokens}",
+            *_budget(arguments.overrides, arguments.tokens),
         ]
         folders = folders_of(sized)
     except UserError as error:
@@ -105,6 +107,12 @@ def main() -> int:
             file=sys.stderr,
         )
     return 2 if failed else 0
+
+
+def _budget(overrides: Sequence[str], tokens: int) -> list[str]:
+    """Texts as long as what is scored of them, unless the command line wants longer ones."""
+    given = value_of(overrides, "exp.max_new_tokens") is not None
+    return [] if given else [f"exp.max_new_tokens={tokens}"]
 
 
 def folders_of(overrides: Sequence[str]) -> Folders:
@@ -211,4 +219,9 @@ def draw(folders: Folders) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        status = main()
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from what is finished", file=sys.stderr)
+        status = 130
+    sys.exit(status)

@@ -203,6 +203,11 @@ def test_the_command_leaves_a_record(commands, tmp_path):
         (1, "sequence"),
     ]
     assert summary["made_by"]["depths"] == "0,1,L"
+    means = {(a["arm"], a["depth"], a["prefill"]): a["value_cosine"] for a in summary["entries"]}
+    assert means["river", 3, "backbone"] == pytest.approx([1, 1, 1], abs=1e-6)
+    assert means["river", 1, "backbone"][0] == pytest.approx(1, abs=1e-6)
+    assert means["river", 1, "backbone"][1] < 0.9999
+    assert means["full_quant", 0, "sequence"][2] != means["river", 0, "backbone"][2]
     assert "full_quant" in done.stdout
     assert not (tmp_path / "results" / "runs").exists()
 

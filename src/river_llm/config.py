@@ -376,6 +376,13 @@ class FidelityConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemoryConfig:
+    """`peak` measures the method's peak memory in a process of its own."""
+
+    peak: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
 class ResumeConfig:
     """`force` lets a run append to records that another commit wrote."""
 
@@ -421,6 +428,7 @@ class RunConfig:
     data: DataConfig = field(default_factory=DataConfig)
     speedup: SpeedupConfig = field(default_factory=SpeedupConfig)
     fidelity: FidelityConfig = field(default_factory=FidelityConfig)
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     seed: int = 0

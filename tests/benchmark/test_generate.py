@@ -155,7 +155,9 @@ def test_the_process_of_its_own_knows_nothing_of_this_project():
         "river_llm",
         "river_llm.benchmark",
         "river_llm.benchmark.hf_alone",
+        "river_llm.errors",
         "river_llm.models",
+        "river_llm.models.checkpoint",
         "river_llm.models.generate",
     ]
 

@@ -12,7 +12,17 @@ from transformers import AutoModelForCausalLM, Mistral3ForConditionalGeneration
 
 from river_llm.cache import SlotCache
 from river_llm.config import HqqInt4Config, ModelConfig, NoQuantConfig, RtnInt4Config, RtnInt8Config
-from river_llm.decoding import Decoder, FullQuant, NoExit, River, StatePropagation
+from river_llm.decoding import (
+    Decoder,
+    FullQuant,
+    Mask,
+    MonoDecreasingCap,
+    NoExit,
+    Recompute,
+    River,
+    StatePropagation,
+    Static,
+)
 from river_llm.engine.check import check_layers
 from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.weights import ResidentLayers
@@ -172,16 +182,25 @@ def test_propagated_entries_are_those_of_whole_layers(kind, folders):
                 assert torch.allclose(ours, right, atol=1e-5)
 
 
+@pytest.mark.parametrize("method", [StatePropagation, Recompute, Mask, MonoDecreasingCap])
 @pytest.mark.parametrize("kind", FOUR)
-def test_state_propagation_is_the_same_on_both_engines(kind, folders):
+def test_other_kv_strategies_are_the_same_on_both_engines(kind, method, folders):
     adapter = load(folders[kind]).adapter
     texts = [
-        tokens_of(
-            decoder(adapter, StatePropagation, Planned(), engine=engine), [prompt_of()], TOKENS
-        )
+        tokens_of(decoder(adapter, method, Planned(), engine=engine), [prompt_of()], TOKENS)
         for engine in ("eager", "compiled")
     ]
     assert texts[0] == texts[1]
+    assert texts[0] != [generate(oracle(folders[kind]), prompt_of(), TOKENS)]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", FOUR)
+def test_static_layers_of_copied_weights_equal_no_exit(kind, engine, folders):
+    expected = generate(oracle(folders[kind]), prompt_of(), TOKENS)
+    adapter = load(folders[kind]).adapter
+    running = decoder(adapter, Static, Never(LAYERS), engine=engine, backbone_layers=[1, 3])
+    assert tokens_of(running, [prompt_of()], TOKENS) == [expected]
 
 
 @pytest.mark.parametrize("kind", FOUR)

@@ -101,7 +101,7 @@ def test_everything_that_is_missing_is_said_at_once(
     ]
     gpu, hub, data = lacking(configs, needs_gpu=True)
     assert gpu.startswith("no GPU")
-    assert hub.startswith(f"{LLAMA}: it is not in the local cache and the hub cannot be reached")
+    assert hub.startswith(f"{LLAMA}: not in the local cache, and the hub cannot be reached")
     assert "no route" in hub
     assert data.startswith("gsm8k: data file '/not/there' does not exist")
     assert asked == [LLAMA]

@@ -117,7 +117,7 @@ def draw_equal_score(sweep: Path, levels: Sequence[float] | None = None) -> Figu
         f"{flagged} of {len(points)} timings carry a flag). {_where_run(runs)}.",
     ]
     if runs.missing:
-        notes.append(f"{len(runs.missing)} cells of the sweep are not run.")
+        notes.append(f"Cells of the sweep that are not run: {len(runs.missing)}.")
     title = f"Time per token at equal score, {names.pop()}"
     return equal_score_figure(found, score, chosen, title, notes)
 

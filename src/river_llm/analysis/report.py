@@ -164,7 +164,9 @@ def _memory(summary: Summary) -> str:
         if key == "head" and not size:
             continue
         sizes.append(f"{name} {fixed(None if size is None else size / 2**20, 1)}")
-    return f"{', '.join(sizes)} MiB"
+    # Of a whole process, which the parts do not add up to.
+    peak = figure(summary, "memory", "peak_bytes")
+    return f"{', '.join(sizes)} MiB" + ("" if peak is None else f"; peak {peak / 2**20:.0f} MiB")
 
 
 def _entry(name: str, text: str) -> list[str]:

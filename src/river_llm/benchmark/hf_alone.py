@@ -1,7 +1,7 @@
 """transformers' own `generate`, timed in a process of its own.
 
-Imports torch, transformers and the one loop that times it, so that nothing else of this project
-could slow it down:
+Imports torch, transformers, what loads a checkpoint and the one loop that times it, so that
+nothing else of this project could slow it down:
 
     python -m river_llm.benchmark.hf_alone < request.json
 
@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
+from river_llm.models.checkpoint import load_decoder
 from river_llm.models.generate import CACHES, Generate
 
 
@@ -56,9 +57,7 @@ def load(request: Request) -> PreTrainedModel:
         config = AutoConfig.from_pretrained(request.folder)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     else:
-        model = AutoModelForCausalLM.from_pretrained(
-            request.folder, dtype=dtype, attn_implementation="sdpa"
-        )
+        model = load_decoder(request.folder, dtype, attn_implementation="sdpa")
     prepared: PreTrainedModel = model.to(request.device).eval()
     return prepared
 

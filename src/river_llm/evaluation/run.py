@@ -28,6 +28,7 @@ from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
 from river_llm.evaluation.decode_speedup import eager_no_exit
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.naming import arm_name, shown_settings
+from river_llm.evaluation.peak import measure_peak, peak_request
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
 from river_llm.evaluation.ranking import rank_layers
 from river_llm.evaluation.runtime import Runtime
@@ -242,7 +243,7 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
 
 
 def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
-    """Fidelity, speedup and memory; the first two from disk where they need not be made again."""
+    """Fidelity, speedup and memory, from disk where they need not be made again."""
     config = run.config
     stored = run.folder.read_json(MEASUREMENTS) or {}
     by = {"commit": code_mark(), "seed": config.seed}
@@ -252,7 +253,11 @@ def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
     }
     fidelity = _kept(stored, "fidelity", sizes, config.fidelity.limit)
     speedup = _kept(stored, "speedup", sizes, config.speedup.prompts)
-    if fidelity is not None and speedup is not None:
+    request = peak_request(config, decoder, run.prompts) if config.memory.peak else None
+    if request is not None:
+        sizes["peak"] = {**by, "prompt_tokens": len(request.prompt), "slots": request.slots}
+    peak = _kept(stored, "peak", sizes, request is not None)
+    if fidelity is not None and speedup is not None and (peak is not None or request is None):
         return dict(stored)
     no_exit = reference.decoder()
     environment = run.environment()
@@ -267,12 +272,18 @@ def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
             "value": found.pop("matched"),
             **found,
         }
+    if peak is None and request is not None:
+        value = measure_peak(request)
+        # One that failed is tried again by the next start.
+        if value is not None:
+            peak = {"made_by": sizes["peak"], "environment": environment, "value": value}
     measured = {
         "header": run.header(),
         "data": run.data,
         "memory": run.runtime.memory(config, decoder),
         "fidelity": fidelity,
         "speedup": speedup,
+        "peak": peak,
     }
     run.folder.write_json(MEASUREMENTS, measured)
     return measured
@@ -283,11 +294,11 @@ def _kept(
 ) -> dict[str, Any] | None:
     """A measurement of an earlier start: of the same code in the same size, or not asked for."""
     found: dict[str, Any] | None = stored.get(part)
+    if found is None or not asked:
+        return found
     # What is switched off now may well have been measured then.
     size = {key: value for key, value in sizes[part].items() if value is not False}
-    if found is not None and (asked == 0 or found["made_by"].items() >= size.items()):
-        return found
-    return None
+    return found if found["made_by"].items() >= size.items() else None
 
 
 def _fidelity(

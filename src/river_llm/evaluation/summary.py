@@ -63,17 +63,19 @@ def write_summary(
 ) -> RunResult:
     """Writes summary.json from records and measurements; call inside `folder.locked()`."""
     made = {key: measured[key] for key in ("fidelity", "speedup")}
+    # Runs of before it was measured lack it, as they lack two of the speedups.
+    peak = measured.get("peak") or {"value": None}
+    not_measured = {"peak_bytes": None, "peak_source": None}
     parts = {
         "fidelity": made["fidelity"]["value"],
         "speedup": {
             "decode": {
                 "matched": made["speedup"]["value"],
-                # Runs of before they were measured lack them.
                 "vs_eager": made["speedup"].get("vs_eager"),
                 "vs_hf": made["speedup"].get("vs_hf"),
             }
         },
-        "memory": measured["memory"],
+        "memory": {**measured["memory"], **(peak["value"] or not_measured)},
     }
     if parts["fidelity"] is not None:
         # From the records as they are now, so that new verdicts give new figures here too.
@@ -83,7 +85,9 @@ def write_summary(
     summary = summarize(
         [asdict(record) for record in records], header={**measured["header"], **parts}
     )
-    marks = {part["made_by"]["commit"] for part in made.values() if part["value"] is not None}
+    marks = {
+        part["made_by"]["commit"] for part in (*made.values(), peak) if part["value"] is not None
+    }
     summary["commits"] = sorted({str(mark) for mark in marks | {r.commit for r in records}})
     folder.write_json(SUMMARY, summary)
     ungraded = sum(record.correct is None for record in records)

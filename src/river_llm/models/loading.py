@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
-from transformers.utils import logging
+from transformers import AutoTokenizer, PreTrainedModel
 
 from river_llm.config import RANDOM, ModelConfig
 from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter, check_supported
+from river_llm.models.checkpoint import decoder_config, load_decoder
 from river_llm.models.embedded import ensure_embedded
 from river_llm.models.random_weights import SHAPES, random_fingerprint, random_model
 
@@ -29,17 +29,6 @@ _NOT_THE_MODEL = (
     "architectures",
     "dtype",
 )
-_WITH_TEXT_TOWER = ("mistral3",)
-"""Multimodal models whose text tower is a decoder that the adapter drives."""
-_TEXT_TOWER = {
-    r"^language_model\.model\.": "model.",
-    r"^language_model\.lm_head\.": "lm_head.",
-    r"^model\.language_model\.": "model.",
-}
-"""Names of a text tower's weights inside a multimodal checkpoint (as published, and as
-transformers 5 names them) -> in a model of the tower alone."""
-_VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_")
-"""What has no place there."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -83,15 +72,10 @@ def load_model(config: ModelConfig) -> LoadedModel:
     path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
     try:
         # Before gigabytes are loaded.
-        whole = AutoConfig.from_pretrained(path)
-        text = text_config(whole, config.path)
-        check_supported(text)
+        check_supported(decoder_config(path))
         tokenizer = AutoTokenizer.from_pretrained(path)
-        load = _load_decoder if text is whole else _load_text_tower
-        model, report = load(path, text, DTYPES[config.dtype])
-        # transformers goes on with random weights, or with a tokenizer that knows no token.
-        if report["missing_keys"]:
-            raise ValueError(f"the checkpoint lacks {sorted(report['missing_keys'])[0]}")
+        model = load_decoder(path, DTYPES[config.dtype])
+        # transformers goes on with a tokenizer that knows no token.
         if not tokenizer("text", add_special_tokens=False)["input_ids"]:
             raise ValueError("there is no tokenizer")
     except (OSError, ValueError, RuntimeError, ImportError, SafetensorError) as error:
@@ -117,61 +101,6 @@ def load_model(config: ModelConfig) -> LoadedModel:
         eos_ids=eos_ids(prepared, tokenizer),
         fingerprint=model_fingerprint(prepared),
     )
-
-
-def _load_decoder(
-    path: str, config: Any, dtype: torch.dtype, **settings: Any
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """A causal language model, and what transformers says of weights without a place."""
-    out: tuple[PreTrainedModel, dict[str, Any]] = AutoModelForCausalLM.from_pretrained(
-        path, config=config, dtype=dtype, output_loading_info=True, **settings
-    )
-    return out
-
-
-def _load_text_tower(
-    path: str, config: Any, dtype: torch.dtype
-) -> tuple[PreTrainedModel, dict[str, Any]]:
-    """The decoder in a multimodal checkpoint; the rest of the checkpoint is not read."""
-    verbosity = logging.get_verbosity()
-    # Each weight of the vision tower would be reported, as one that may be missed.
-    logging.set_verbosity_error()
-    try:
-        model, report = _load_decoder(path, config, dtype, key_mapping=_TEXT_TOWER)
-    finally:
-        logging.set_verbosity(verbosity)
-    strange = [name for name in report["unexpected_keys"] if not name.startswith(_VISION)]
-    if strange:
-        raise ValueError(f"the checkpoint has {sorted(strange)[0]}, which a text tower has not")
-    return model, report
-
-
-def text_config(config: Any, path: str) -> Any:
-    """The configuration of the decoder: a model's own, or that of its text tower.
-
-    Args:
-        config: a transformers model configuration.
-        path: where it came from, for messages.
-
-    Raises:
-        UserError: the checkpoint's weights are quantized, so that there is no 16-bit backbone.
-    """
-    settings = getattr(config, "quantization_config", None)
-    text = config.text_config if config.model_type in _WITH_TEXT_TOWER else config
-    settings = settings or getattr(text, "quantization_config", None)
-    if settings:
-        method = dict(settings).get("quant_method", "unknown method")
-        advice = "a 16-bit checkpoint"
-        if config.model_type == "mistral3":
-            advice = (
-                "the one whose name ends in -BF16 "
-                "(model.path=mistralai/Ministral-3-8B-Instruct-2512-BF16)"
-            )
-        raise UserError(
-            f"model.path={path} has quantized weights ({method}), but a backbone runs at 16 bits: "
-            f"use {advice}"
-        )
-    return text
 
 
 @torch.no_grad()

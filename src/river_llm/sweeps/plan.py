@@ -212,6 +212,7 @@ def _measured(config: RunConfig) -> list[Any]:
         asdict(config.data),
         asdict(config.speedup),
         asdict(config.fidelity),
+        asdict(config.memory),
         config.seed,
         config.output.dir,
         source if config.method.exits else None,

@@ -25,9 +25,7 @@ def lacking(configs: Sequence[RunConfig], *, needs_gpu: bool) -> list[str]:
     models = list(dict.fromkeys(config.model for config in configs))
     on_gpu = [model for model in models if model.device != "cpu"]
     problems = _gpu_problems(on_gpu) if needs_gpu and on_gpu else []
-    for repository in dict.fromkeys(model.path for model in models):
-        if problem := _hub_problem(repository):
-            problems.append(problem)
+    problems += _hub_problems(list(dict.fromkeys(model.path for model in models)))
     # The files of a task are small, so reading them is the check.
     tasks = {(config.exp.name, config.data): config for config in configs}
     for config in tasks.values():
@@ -76,10 +74,34 @@ def gpu_bytes(model: ModelConfig) -> int | None:
     return 2 * (shape.parameters + shape.linear_parameters) + GPU_OVERHEAD
 
 
-def _hub_problem(path: str) -> str | None:
-    """Why a checkpoint cannot be had, None where it can."""
-    if path == EMBEDDED or Path(path).expanduser().is_dir() or is_cached(path):
-        return None
+def _hub_problems(paths: Sequence[str]) -> list[str]:
+    """Why checkpoints cannot be had."""
+    problems = []
+    unreachable: dict[str, Exception] = {}
+    for path in paths:
+        if path == EMBEDDED or Path(path).expanduser().is_dir() or is_cached(path):
+            continue
+        try:
+            problem = _refused(path)
+        # The hub client raises from itself, its HTTP library and the socket layer, which share
+        # no base class, and every one of them means that the checkpoint cannot be had.
+        except Exception as error:
+            unreachable[path] = error
+        else:
+            problems += [] if problem is None else [problem]
+    if unreachable:
+        first = next(iter(unreachable.values()))
+        reason = " ".join(f"{type(first).__name__}: {first}".split())[:120]
+        problems.append(
+            f"{', '.join(unreachable)}: not in the local cache, and the hub cannot be reached "
+            f"({reason}); download them where there is a network, or give a folder with "
+            "model.path="
+        )
+    return problems
+
+
+def _refused(path: str) -> str | None:
+    """Why the hub does not give a checkpoint, None where it does."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
@@ -97,14 +119,6 @@ def _hub_problem(path: str) -> str | None:
         )
     except RepositoryNotFoundError:
         return f"{path}: neither a folder here nor a checkpoint on the hub that may be read"
-    # The hub client raises from itself, its HTTP library and the socket layer, which share no
-    # base class, and every one of them means that the checkpoint cannot be had.
-    except Exception as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:120]
-        return (
-            f"{path}: it is not in the local cache and the hub cannot be reached ({reason}); "
-            "download it where there is a network, or give a folder with model.path="
-        )
     return None
 
 

@@ -58,7 +58,7 @@ def mean_depth(run_dir: str) -> int:
         mean = (summary.get("fidelity") or {}).get("mean_depth")
     if mean is None:
         raise UserError(f"the run that it follows from, {run_dir}, has no exit depths")
-    return round(mean)
+    return round(float(mean))
 
 
 def _job(cell: Cell, *more: str) -> list[str]:

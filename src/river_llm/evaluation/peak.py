@@ -1,0 +1,66 @@
+"""Peak memory of a run's method, which a process of its own measures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from river_llm.config import RunConfig
+from river_llm.decoding import Decoder
+from river_llm.evaluation.peak_worker import PeakRequest
+from river_llm.evaluation.prompts import Prompt
+
+STEPS = 32
+"""Decode steps behind the longest prompt; the cache has its full size from the start."""
+
+
+def peak_request(
+    config: RunConfig, decoder: Decoder, prompts: Sequence[Prompt]
+) -> PeakRequest | None:
+    """What to measure for a run; None: no prompt has recorded depths.
+
+    Args:
+        config: the run, its engine resolved.
+        decoder: of its method.
+        prompts: of the run; the longest one counts.
+    """
+    criterion, slots = decoder.executor.criterion, decoder.cache.slots
+    recorded = {p.sample.id: criterion.recorded_steps(p.sample.id) for p in prompts}
+    able = [p for p in prompts if recorded[p.sample.id] != 0]
+    if not able:
+        return None
+    longest = max(able, key=lambda prompt: len(prompt.ids))
+    steps = recorded[longest.sample.id]
+    return PeakRequest(
+        config=asdict(config),
+        sample=longest.sample.id,
+        prompt=longest.ids,
+        steps=min(STEPS if steps is None else min(STEPS, steps), slots - len(longest.ids) - 1),
+        slots=slots,
+    )
+
+
+def measure_peak(request: PeakRequest) -> dict[str, Any] | None:
+    """`peak_bytes` and `peak_source`; None: the process failed, which is told in one line.
+
+    The model lies in memory twice meanwhile, here and there.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "river_llm.evaluation.peak_worker"],
+        input=json.dumps(asdict(request)),
+        capture_output=True,
+        text=True,
+        # What this process has loaded is on disk.
+        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+    )
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        print(f"river_llm: peak memory is not measured: {reason[0]}", file=sys.stderr)
+        return None
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found

@@ -1,0 +1,100 @@
+"""Peak memory of one method, in a process of its own without any other arm.
+
+    python -m river_llm.evaluation.peak_worker < request.json
+
+The request holds the fields of :class:`PeakRequest`; the last line of stdout is one JSON object
+with `peak_bytes` and `peak_source`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from river_llm.config import FullQuantConfig, RunConfig, parse
+from river_llm.decoding import Decoder
+from river_llm.evaluation.criteria import recorded_depths
+from river_llm.evaluation.resident import AnonymousPeak, anonymous_bytes, give_back_freed
+from river_llm.evaluation.runtime import Runtime
+from river_llm.models.loading import resolve_device
+from river_llm.models.release import release_linears
+
+
+@dataclass(frozen=True)
+class PeakRequest:
+    """What is measured.
+
+    Attributes:
+        config: settings of the run, its engine resolved.
+        sample: id of the prompt's sample, for depths that were recorded.
+        prompt: token ids.
+        steps: decode steps behind it.
+        slots: of the cache, as in the run.
+    """
+
+    config: dict[str, Any]
+    sample: str
+    prompt: list[int]
+    steps: int
+    slots: int
+
+
+def answer(request: PeakRequest) -> dict[str, Any]:
+    """Builds what the method needs, and measures from there on."""
+    config = parse(request.config)
+    give_back_freed()
+    on_cpu = resolve_device(config.model.device).type == "cpu"
+    before = anonymous_bytes() if on_cpu else 0
+    decoder = _build(config, request.slots)
+
+    def run() -> None:
+        decoder.prefill([request.prompt])
+        for _ in range(request.steps):
+            decoder.step()
+
+    decoder.executor.criterion.begin_sample(request.sample)
+    device = decoder.executor.device
+    give_back_freed()
+    if on_cpu:
+        peak, source = _on_cpu(run), "anonymous resident memory (RssAnon) of the process"
+        source += f", {before / 2**20:.0f} MiB of it there before the model"
+    else:
+        peak, source = _on_cuda(run, device), "torch.cuda.max_memory_allocated"
+    source += f"; prompt of {len(request.prompt)} tokens and {request.steps} decode steps"
+    if isinstance(config.method, FullQuantConfig):
+        source += "; linears of the backbone's attention and FFN released before"
+    return {"peak_bytes": peak, "peak_source": source}
+
+
+def _build(config: RunConfig, slots: int) -> Decoder:
+    runtime = Runtime.load(config)
+    # Compares engines on both stacks, so it comes before one of them leaves memory.
+    config = runtime.with_engine(config)
+    criterion = runtime.criterion(config, recorded_depths(config))
+    river = runtime.river_of(config)
+    if isinstance(config.method, FullQuantConfig) and river is not None:
+        layers = [river.acquire(layer, 1) for layer in range(runtime.adapter.num_layers)]
+        release_linears(runtime.adapter, layers)
+    return runtime.decoder(config, criterion, slots)
+
+
+def _on_cuda(run: Callable[[], None], device: torch.device) -> int:
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    return torch.cuda.max_memory_allocated(device)
+
+
+def _on_cpu(run: Callable[[], None]) -> int:
+    with AnonymousPeak() as peak:
+        run()
+    return peak.nbytes
+
+
+if __name__ == "__main__":
+    print(json.dumps(answer(PeakRequest(**json.load(sys.stdin)))))
