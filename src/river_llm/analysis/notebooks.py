@@ -23,7 +23,7 @@ from river_llm.analysis.tables import NAME_COLUMNS, to_markdown
 from river_llm.errors import UserError
 
 DPI = 90  # a page of a notebook is about 1000 pixels wide
-PALETTE = 128  # colours of a picture: a third of the bytes, and no difference to be seen
+PALETTE = 256  # colours of a picture: a third of the bytes, and no difference to be seen
 ENVIRONMENT = "environment.json"
 MACHINE_UNKNOWN = "machine unknown"
 SCRIPTS = {"kv": "analyze_kv.py", "oracle_depth": "analyze_depth.py"}
@@ -52,7 +52,12 @@ class Picture:
     def _repr_png_(self) -> bytes:
         file = io.BytesIO()
         self._figure.savefig(file, format="png", dpi=DPI)
-        picture = Image.open(file).convert("RGB").quantize(PALETTE, dither=Image.Dither.NONE)
+        # By coverage of the colours, since the rare ones are those of the marks.
+        picture = (
+            Image.open(file)
+            .convert("RGB")
+            .quantize(PALETTE, Image.Quantize.MAXCOVERAGE, dither=Image.Dither.NONE)
+        )
         small = io.BytesIO()
         picture.save(small, format="png", optimize=True)
         return small.getvalue()
