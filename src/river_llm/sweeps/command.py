@@ -8,12 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from river_llm.composition import load_config
+from river_llm.config import RunConfig
 from river_llm.errors import UserError
 from river_llm.sweeps.estimate import dry_run
 from river_llm.sweeps.folder import Cell, Outcome, SweepFolder
 from river_llm.sweeps.launchers import check_hydra
 from river_llm.sweeps.overrides import quoted
 from river_llm.sweeps.plan import parse_request, part, plan_cells
+from river_llm.tracking.track import track_sweep
 
 
 def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> int:
@@ -60,6 +62,7 @@ def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> 
                 quoted("hydra.sweep.dir", str(folder.path)),
             ]
         )
+        track_sweep(_config(left[0]).logger, folder.path, request.output)
     return _told(folder, mine)
 
 
@@ -78,15 +81,19 @@ def _composing(cells: Sequence[Cell]) -> tuple[list[Cell], dict[Cell, str]]:
         if cell.problem is not None:
             failed[cell] = cell.problem
             continue
-        # What a replay names is known only later.
-        unknown = [] if cell.after is None else ["criterion.from_run=later"]
         try:
-            load_config([*cell.overrides, *unknown])
+            _config(cell)
         except UserError as error:
             failed[cell] = str(error)
         else:
             composing.append(cell)
     return composing, failed
+
+
+def _config(cell: Cell) -> RunConfig:
+    # What a replay names is known only later.
+    unknown = [] if cell.after is None else ["criterion.from_run=later"]
+    return load_config([*cell.overrides, *unknown])
 
 
 def _told(folder: SweepFolder, cells: Sequence[Cell]) -> int:
