@@ -2,8 +2,8 @@
 
     python -m river_llm.tracking.client JOB RESULT
 
-JOB and RESULT are JSON files: what to log (see :mod:`river_llm.tracking.job`), and `{"where": ...}` or
-`{"error": ...}`. Only here is wandb imported.
+JOB and RESULT are JSON files: what to log (see :mod:`river_llm.tracking.job`), and
+`{"where": ...}` or `{"error": ...}`. Only here is wandb imported.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ def log(job: Job) -> str:
     note = Path(job.output) / "wandb" / LOGGED / f"{job.payload['id']}.json"
     before = read_json(note)
     place = {"digest": job.digest, "project": job.project, "entity": job.entity}
-    if before and not job.again and {**before, **place} == before:
-        # What is online needs no offline copy; what is offline may still go online.
-        if before["mode"] == "online" or mode == "offline":
-            return f"nothing new since it was logged {before['mode']}"
+    # What is online needs no offline copy; what is offline may still go online.
+    known = [{**place, "mode": "online"}, {**place, "mode": mode}]
+    if before in known and not job.again:
+        return f"nothing new since it was logged {before['mode']}"
     where = _log(job, mode)
     note.parent.mkdir(parents=True, exist_ok=True)
     write_json(note, {**place, "mode": mode})

@@ -10,7 +10,6 @@ from river_llm.config import LoggerConfig, NoLoggerConfig, RunConfig, WandbConfi
 from river_llm.errors import UserError
 from river_llm.tracking.payload import Payload, run_payload
 from river_llm.tracking.push import NotLoggedError, mode_of, push
-from river_llm.tracking.sweep import sweep_payload
 
 _given_up = False
 """Set by the first failure: a night of cells must not wait for a server once per cell."""
@@ -40,6 +39,9 @@ def track_sweep(logger: LoggerConfig, folder: Path, output: Path) -> None:
         folder: of the sweep.
         output: folder of all results.
     """
+    # Imported late: most commands draw nothing.
+    from river_llm.tracking.sweep import sweep_payload
+
     _track(logger, folder, output, lambda settings: sweep_payload(folder, settings))
 
 
