@@ -410,6 +410,32 @@ class OutputConfig:
     dir: str = "results"
 
 
+@dataclass(frozen=True, kw_only=True)
+class WandbConfig:
+    """Records are mirrored to Weights & Biases when a run has ended.
+
+    `mode: auto` is `WANDB_MODE` where set, else online where the wandb package finds a key, else
+    offline. `group` null: the sweep's name. At most `table_rows` samples stand in the table;
+    `timeout_s` bounds what logging one run may take.
+    """
+
+    name: Literal["wandb"] = "wandb"
+    mode: Literal["auto", "online", "offline"] = "auto"
+    project: str = "river-llm"
+    entity: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    table_rows: int = 200
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLoggerConfig:
+    """The records on disk are all there is."""
+
+    name: Literal["none"] = "none"
+
+
 Method = (
     NoExitConfig
     | FullQuantConfig
@@ -427,6 +453,7 @@ Method = (
 CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
 EngineConfig = EagerConfig | CompiledConfig | AutoConfig
 QuantConfig = HqqInt4Config | RtnInt4Config | RtnInt8Config | NoQuantConfig
+LoggerConfig = WandbConfig | NoLoggerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -445,6 +472,7 @@ class RunConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    logger: LoggerConfig = field(default_factory=WandbConfig)
     seed: int = 0
 
     def as_no_exit(self) -> RunConfig:
@@ -516,6 +544,15 @@ def check_ranges(config: RunConfig) -> None:
     at_least("engine.threads", config.engine.threads, 1)
     if isinstance(config.quant, HqqInt4Config | RtnInt4Config):
         at_least("quant.group_size", config.quant.group_size, 1)
+    if isinstance(config.logger, WandbConfig):
+        at_least("logger.table_rows", config.logger.table_rows, 0)
+        if config.logger.timeout_s <= 0:
+            raise UserError(f"logger.timeout_s={config.logger.timeout_s} must be above 0 seconds")
+        if not re.fullmatch(r"[^/\\#?%:]{1,128}", config.logger.project):
+            raise UserError(
+                f"logger.project={config.logger.project!r}: give 1 to 128 characters, none of "
+                "them / \\ # ? % :"
+            )
 
 
 def read(kind: Any, value: Any, key: str) -> Any:
@@ -606,8 +643,8 @@ def identity(config: RunConfig, *, layers: int, resolved: Mapping[str, Any]) -> 
     """Hash of everything that can change the text or the times of a run's samples.
 
     Settings that the method does not use are dropped and equivalent settings are written the
-    same way, so that equal computations have equal identity. Limit, output, permissions and the
-    sizes of the measurements beside the samples are left out.
+    same way, so that equal computations have equal identity. Limit, output, logger, permissions
+    and the sizes of the measurements beside the samples are left out.
 
     Args:
         config: the run.
