@@ -311,7 +311,6 @@ def test_a_value_of_the_wrong_kind_is_refused(override: str, value: str, word: s
     [
         ("limit=-1", "0"),
         ("logger.table_rows=-1", "0"),
-        ("logger.timeout_s=0", "0"),
         ("exp.limit=-1", "0"),
         ("exp.max_new_tokens=0", "1"),
         ("exp.fewshot=-1", "0"),
@@ -333,6 +332,12 @@ def test_a_number_below_its_range_is_refused(override: str, bound: str):
 def test_a_time_limit_must_be_above_zero(seconds: str):
     message = refusal("exp=humaneval", f"exp.timeout_s={seconds}")
     assert f"exp.timeout_s={float(seconds)}" in message
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1"])
+def test_a_logger_has_some_time(seconds: str):
+    message = refusal(f"logger.timeout_s={seconds}")
+    assert message == f"logger.timeout_s={float(seconds)} must be above 0 seconds"
 
 
 @pytest.mark.parametrize("group", ["data", "speedup", "fidelity", "resume", "output"])
