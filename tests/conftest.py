@@ -43,7 +43,7 @@ def rivers(tmp_path_factory: pytest.TempPathFactory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(params=["eager", "compiled", "mixed"])
+@pytest.fixture(params=["eager", "compiled", "mixed", "traced"])
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Runs a test once per engine: it is the one that `tiny.make_executor` builds."""
     import tiny

@@ -18,12 +18,14 @@ from river_llm.decoding import Decoder
 from river_llm.engine.compiled import CompiledExecutor
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.executor import Executor
+from river_llm.engine.halves import HalvesExecutor
 from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
 from river_llm.quant.head import build_head
 from river_llm.quant.river import build_river
+from traced import TracedExecutor
 
 KINDS = ("llama", "llama_bias", "qwen2", "qwen3")
 LAYERS = 5
@@ -41,10 +43,11 @@ class MixedExecutor(CompiledExecutor):
         self.narrow.most_rows = 2
 
 
-ENGINES: dict[str, type[EagerExecutor] | type[CompiledExecutor]] = {
+ENGINES: dict[str, type[EagerExecutor] | type[HalvesExecutor]] = {
     "eager": EagerExecutor,
     "compiled": CompiledExecutor,
     "mixed": MixedExecutor,
+    "traced": TracedExecutor,
 }
 engine = "eager"
 """Which of them `make_executor` builds; the fixture `engine` sets it."""

@@ -361,8 +361,18 @@ class CompiledConfig(_EngineConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CudaGraphsConfig(_EngineConfig):
+    """Passes of a few tokens are captured once as CUDA graphs and replayed (CUDA)."""
+
+    name: Literal["cuda_graphs"] = "cuda_graphs"
+
+
+@dataclass(frozen=True, kw_only=True)
 class AutoConfig(_EngineConfig):
-    """`compiled` where it can serve, else `eager`, which is said aloud."""
+    """`cuda_graphs` on a CUDA device, else `compiled`, each where it can serve.
+
+    Where it cannot, `eager`, which is said aloud.
+    """
 
     name: Literal["auto"] = "auto"
 
@@ -451,7 +461,9 @@ Method = (
     | RiverShuffledConfig
 )
 CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
-EngineConfig = EagerConfig | CompiledConfig | AutoConfig
+ResolvedEngine = EagerConfig | CompiledConfig | CudaGraphsConfig
+"""What an engine's settings come to on a machine."""
+EngineConfig = ResolvedEngine | AutoConfig
 QuantConfig = HqqInt4Config | RtnInt4Config | RtnInt8Config | NoQuantConfig
 LoggerConfig = WandbConfig | NoLoggerConfig
 

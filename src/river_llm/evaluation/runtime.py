@@ -9,12 +9,11 @@ from typing import Any
 
 from river_llm.cache import SlotCache
 from river_llm.config import (
-    CompiledConfig,
-    EagerConfig,
     FullQuantConfig,
     HeadBits,
     ModelConfig,
     QuantConfig,
+    ResolvedEngine,
     RiverShuffledConfig,
     RunConfig,
     StaticRankedConfig,
@@ -87,7 +86,7 @@ class Runtime:
         """
         return replace(config, engine=self._engine(config))
 
-    def _engine(self, config: RunConfig) -> EagerConfig | CompiledConfig:
+    def _engine(self, config: RunConfig) -> ResolvedEngine:
         return resolve_engine(
             config.engine,
             self.adapter,

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from river_llm.cache import SlotCache, Source
-from river_llm.engine.executor import Choice, Executor, Exit, NumericsError, StepInputs
+from river_llm.engine.executor import Choice, Exit, NumericsError, StepInputs
+from river_llm.engine.halves import NarrowPasses
 from river_llm.engine.native.compilation import EngineUnavailable, load_library
 from river_llm.engine.native.weights import (
     ModelRecord,
@@ -32,7 +33,7 @@ PHASES = ("q, k, v", "attention", "output", "gate, up", "down", "LM head")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-class NarrowExecutor(Executor):
+class NarrowExecutor(NarrowPasses):
     """See :class:`river_llm.engine.executor.Executor`; for passes of at most `most_rows` tokens.
 
     Args:
@@ -61,6 +62,7 @@ class NarrowExecutor(Executor):
     ) -> None:
         check_model(adapter)
         self._library = load_library()
+        self.compile_seconds = self._library.compile_seconds
         self._calls = self._library.calls
         self.most_rows: int = self._calls.river_most_rows()
         self.adapter = adapter
@@ -82,11 +84,6 @@ class NarrowExecutor(Executor):
         # Not through self: it must not keep the executor alive.
         weakref.finalize(self, self._calls.river_destroy, self._handle)
         self._calls.river_set_threads(torch.get_num_threads())
-
-    @property
-    def compile_seconds(self) -> float:
-        """Time this process spent compiling."""
-        return self._library.compile_seconds
 
     def _records(self, stack: Layers) -> Any:
         # A narrow pass gets the layers that serve one token.

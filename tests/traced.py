@@ -1,0 +1,32 @@
+"""The regions of a narrow pass, traced once and replayed without arguments, on any device.
+
+What CUDA graphs need, checked where there is no GPU: a value that a region takes from the host is
+baked into its trace, and the next step, for which it is another, comes out wrong.
+"""
+
+from __future__ import annotations
+
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from river_llm.engine.halves import HalvesExecutor
+from river_llm.engine.regions import Body, RegionExecutor
+
+
+class TracedRegions(RegionExecutor):
+    """Buckets are small, so that short texts fill, leave and outgrow them."""
+
+    name = "traced"
+    token_buckets = (1, 4, 12)
+    first_extent = 16
+
+    def _capture(self, body: Body) -> Body:
+        # make_fx takes no function of no arguments that is a bound method or partial.
+        traced = make_fx(lambda: body())()
+        return lambda: traced()
+
+
+class TracedExecutor(HalvesExecutor):
+    """Narrow passes replayed from traces, wide ones eagerly."""
+
+    name = "traced"
+    narrow_kind = TracedRegions
