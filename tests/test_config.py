@@ -128,7 +128,7 @@ def test_no_group_is_left_out_above():
 def test_an_option_is_called_like_its_file(path: Path):
     if path.parent.name == "sweep":
         assert composition.composed([f"sweep={path.stem}"]).sweep.name == path.stem
-    elif path.parent not in (CONF, CONF / "hydra" / "sweeper"):
+    elif path.parent not in (CONF, CONF / "hydra" / "sweeper", CONF / "profile"):
         group, name = path.parent.name, path.stem
         config = load_config([f"{group}={name}", *REQUIRED.get(name, [])])
         assert getattr(config, group).name == NAMES.get(name, name)
