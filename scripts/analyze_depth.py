@@ -13,10 +13,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from river_llm.composition import load_config
 from river_llm.errors import UserError
+
+if TYPE_CHECKING:
+    from river_llm.evaluation.runtime import Runtime
 
 
 def main() -> int:
@@ -37,12 +40,15 @@ def main() -> int:
     return 0
 
 
-def analyze(overrides: Sequence[str], tokens: int) -> tuple[Path, dict[str, Any]]:
+def analyze(
+    overrides: Sequence[str], tokens: int, runtime: Runtime | None = None
+) -> tuple[Path, dict[str, Any]]:
     """Runs no_exit on the first prompts and leaves the figures on disk.
 
     Args:
         overrides: Hydra overrides.
         tokens: budget of each text; N tokens are N-1 decode steps.
+        runtime: a loaded model; None: load the one that the overrides ask for.
 
     Returns:
         Folder and content of its summary.json.
@@ -62,7 +68,7 @@ def analyze(overrides: Sequence[str], tokens: int) -> tuple[Path, dict[str, Any]
     from river_llm.evaluation.runtime import Runtime
     from river_llm.evaluation.traffic import Traffic
 
-    run = Run(config, Runtime.load(config))
+    run = Run(config, runtime or Runtime.load(config))
     predicted = record_predictions(run)
     frame = depth_frame(predicted)
     lengths = {prompt.sample.id: len(prompt.ids) for prompt in run.prompts}

@@ -13,11 +13,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from river_llm.composition import load_config
 from river_llm.errors import UserError
 from river_llm.sweeps.recipe import depth_of
+
+if TYPE_CHECKING:
+    from river_llm.evaluation.runtime import Runtime
 
 DEPTHS = "0,1,3,L/2"
 
@@ -44,7 +47,10 @@ def main() -> int:
 
 
 def analyze(
-    overrides: Sequence[str], tokens: int, depths: str = DEPTHS
+    overrides: Sequence[str],
+    tokens: int,
+    depths: str = DEPTHS,
+    runtime: Runtime | None = None,
 ) -> tuple[Path, dict[str, Any]]:
     """Compares the entries along no_exit's texts and leaves the figures on disk.
 
@@ -52,6 +58,7 @@ def analyze(
         overrides: Hydra overrides.
         tokens: budget of each text; N tokens are N-1 decode steps.
         depths: exit depths of the river runs with commas between, numbers or shares of L.
+        runtime: a loaded model; None: load the one that the overrides ask for.
 
     Returns:
         Folder and content of its summary.json.
@@ -77,7 +84,7 @@ def analyze(
     from river_llm.evaluation.runtime import Runtime
     from river_llm.records import write_json
 
-    run = Run(config, Runtime.load(config))
+    run = Run(config, runtime or Runtime.load(config))
     count = run.runtime.adapter.num_layers
     layers, entries = measure_kv(run, [depth_of(depth, count) for depth in wanted])
     header = run.header()

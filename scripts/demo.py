@@ -5,7 +5,9 @@
 Runs no_exit, full_quant and River (two thresholds, and depth 0 behind a backbone prefill) on a
 few samples each of gsm_mini and HumanEval, and writes table and picture to results/demo/. The
 thresholds are quantiles of the similarity measured here, for mean depths near 3 and L/2.
-HumanEval runs model-written programs on this machine, see README.
+Beside the runs stand the records that the notebooks read: what every layer predicts, and how alike
+river and backbone are in the KV cache. HumanEval runs model-written programs on this machine, see
+README.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ import shutil
 import sys
 import time
 from pathlib import Path
+
+import analyze_depth
+import analyze_kv
 
 from river_llm.analysis.plots import accuracy_speed
 from river_llm.analysis.tables import caption, comparison_frame, to_csv, to_markdown, to_terminal
@@ -37,13 +42,18 @@ TASKS = {
     "humaneval": ["exp=humaneval", "limit=3", "exp.allow_code_execution=true"],
 }
 CALIBRATION_PROMPTS, CALIBRATION_TOKENS = 2, 48
+# No runs: their prompts are the first ones of the task, however many a measurement would want.
+ANALYSIS = ["exp=gsm_mini", "limit=3", "fidelity.limit=0", "speedup.prompts=0"]
+ANALYSIS_TOKENS, KV_DEPTHS = 24, "3,L/2"
 
 
 def main() -> int:
     """Runs all arms on all tasks and shows them side by side."""
     started = time.perf_counter()
     try:
-        summaries = run_arms()
+        runtime = Runtime.load(load_config([*COMMON, *TASKS["gsm_mini"]]))
+        summaries = run_arms(runtime)
+        leave_analyses(runtime, [f"output.dir={OUTPUT}", *ANALYSIS])
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -57,12 +67,12 @@ def main() -> int:
     print(note)
     minutes = (time.perf_counter() - started) / 60
     print(f"{OUTPUT}/table.md, table.csv, accuracy_speed.png; {minutes:.1f} minutes")
+    print(f"{OUTPUT}/analysis: oracle depth and KV similarity, see notebooks/")
     return 0
 
 
-def run_arms() -> list[dict[str, object]]:
+def run_arms(runtime: Runtime) -> list[dict[str, object]]:
     """The summaries of every arm on every task."""
-    runtime = Runtime.load(load_config([*COMMON, *TASKS["gsm_mini"]]))
     summaries = []
     for task in TASKS.values():
         common = [*COMMON, *task]
@@ -77,6 +87,12 @@ def run_arms() -> list[dict[str, object]]:
         for arm in arms:
             summaries.append(execute(load_config([*common, *arm]), runtime).summary)
     return summaries
+
+
+def leave_analyses(runtime: Runtime, overrides: list[str]) -> None:
+    """The records of oracle depth and of KV similarity, in analysis/ of the output folder."""
+    analyze_depth.analyze(overrides, ANALYSIS_TOKENS, runtime)
+    analyze_kv.analyze(overrides, ANALYSIS_TOKENS, KV_DEPTHS, runtime)
 
 
 def thresholds(runtime: Runtime, overrides: list[str]) -> tuple[float, float]:

@@ -14,18 +14,11 @@ import sys
 from pathlib import Path
 
 from river_llm.analysis.figures import write_figure
-from river_llm.analysis.operating_points import (
-    TEXT_COLUMNS,
-    all_points_frame,
-    points_note,
-    target_caption,
-    target_frame,
-)
 from river_llm.analysis.pareto_marks import MEASURES
-from river_llm.analysis.pareto_plot import pareto_figure
-from river_llm.analysis.points import check_comparable, comparisons, operating_points
+from river_llm.analysis.pareto_report import pareto_figures, pareto_tables
+from river_llm.analysis.points import check_comparable
 from river_llm.analysis.saved import SavedRuns, saved_runs
-from river_llm.analysis.tables import to_csv, to_markdown
+from river_llm.analysis.tables import to_csv
 from river_llm.errors import UserError
 
 
@@ -54,31 +47,19 @@ def main() -> int:
 
 
 def _draw(runs: SavedRuns, y: str, stem: str) -> list[Path]:
-    groups = comparisons(operating_points(runs.summaries))
     (measure,) = (name for name in MEASURES if name == y)
     written = []
-    for (task, model), points in groups.items():
-        own = stem if len(groups) == 1 else f"{stem}-{task.replace(' ', '_')}-{model}"
-        written += write_figure(pareto_figure(points, measure, runs.missing), own)
+    for name, figure in pareto_figures(runs, measure).items():
+        written += write_figure(figure, f"{stem}-{name}" if name else stem)
     return written
 
 
 def _tabulate(runs: SavedRuns, stem: str) -> list[Path]:
-    points = operating_points(runs.summaries)
-    reached, everything = target_frame(points), all_points_frame(points, runs.missing)
-    commits = sorted({mark for summary in runs.summaries for mark in summary["commits"]})
-    text = [
-        "## What each method reaches",
-        to_markdown(reached, TEXT_COLUMNS),
-        target_caption(points),
-        "## All operating points",
-        to_markdown(everything, TEXT_COLUMNS),
-        f"{points_note(points)} Runs of commit {', '.join(commits) or 'unknown'}.",
-    ]
+    tables = pareto_tables(runs)
     contents = {
-        ".md": "\n\n".join(part.strip() for part in text) + "\n",
-        ".csv": to_csv(everything),
-        "-target.csv": to_csv(reached),
+        ".md": tables.text,
+        ".csv": to_csv(tables.points),
+        "-target.csv": to_csv(tables.reached),
     }
     for suffix, content in contents.items():
         Path(f"{stem}{suffix}").write_text(content, encoding="utf-8")

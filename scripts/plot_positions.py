@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
 
 from river_llm.analysis.figures import write_figure
 from river_llm.analysis.points import noise_floor, operating_points
@@ -22,7 +21,7 @@ from river_llm.analysis.positions import (
     fidelity_by_position,
     positions_frame,
 )
-from river_llm.analysis.saved import SavedRuns, forced_scores, saved_runs
+from river_llm.analysis.saved import SavedRuns, arm_names, forced_scores, saved_runs
 from river_llm.analysis.tables import to_csv
 from river_llm.errors import UserError
 
@@ -48,7 +47,7 @@ def main() -> int:
 
 
 def _write(runs: SavedRuns, stem: str) -> list[Path]:
-    names = _names(runs.summaries)
+    names = arm_names(runs.summaries)
     if len({(summary["label"], summary["model"]) for summary in runs.summaries}) > 1:
         raise UserError("the runs are of several tasks or models: draw those of one at a time")
     forced = [forced_scores(folder) for folder in runs.folders]
@@ -81,15 +80,6 @@ def _write(runs: SavedRuns, stem: str) -> list[Path]:
     table = Path(f"{stem}.csv")
     table.write_text(to_csv(positions_frame(bins)), encoding="utf-8")
     return [*written, table]
-
-
-def _names(summaries: list[dict[str, Any]]) -> list[str]:
-    """Names of the arms, with the identity where two arms share one."""
-    arms = [summary["arm"] for summary in summaries]
-    return [
-        arm if arms.count(arm) == 1 else f"{arm} {summary['identity']}"
-        for arm, summary in zip(arms, summaries, strict=True)
-    ]
 
 
 if __name__ == "__main__":

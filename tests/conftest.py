@@ -18,6 +18,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Two threads on a busy machine fight; one is as fast on tiny models.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    # Nothing is logged but where a test asks for it (logger.mode=offline).
+    os.environ["WANDB_MODE"] = "disabled"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -21,6 +21,7 @@ from river_llm.config import (
     HqqInt4Config,
     NeverConfig,
     NoExitConfig,
+    NoLoggerConfig,
     NoQuantConfig,
     ReplayConfig,
     RiverConfig,
@@ -28,6 +29,7 @@ from river_llm.config import (
     RtnInt8Config,
     RunConfig,
     SimilarityConfig,
+    WandbConfig,
     identity,
     parse,
 )
@@ -109,11 +111,16 @@ def test_every_engine_composes(name: str):
     assert load_config([f"engine={name}"]).engine.name == name
 
 
+@pytest.mark.parametrize("name", options("logger"))
+def test_every_logger_composes(name: str):
+    assert load_config([f"logger={name}"]).logger.name == name
+
+
 def test_no_group_is_left_out_above():
     groups = {path.parent.name for path in CONF.rglob("*.yaml")} - {CONF.name}
     # Of sweeps, not of a run.
     groups -= {"sweep", "sweeper"}
-    assert groups == {"exp", "method", "criterion", "quant", "model", "engine"}
+    assert groups == {"exp", "method", "criterion", "quant", "model", "engine", "logger"}
     assert min(len(options(group)) for group in groups) > 0
 
 
@@ -153,11 +160,19 @@ def test_defaults_are_those_that_the_documents_name():
     assert not config.exp.allow_code_execution
     assert not config.resume.force
     assert (config.output.dir, config.seed) == ("results", 0)
+    assert config.logger == WandbConfig(mode="auto", project="river-llm", entity=None, tags=())
 
 
 @pytest.mark.parametrize(
     ("exp", "fewshot", "budget"),
-    [("gsm8k", 8, 256), ("math", 0, 512), ("humaneval", 0, 512), ("gsm_mini", 0, 256)],
+    [
+        ("gsm8k", 8, 256),
+        ("math", 0, 512),
+        ("humaneval", 0, 512),
+        ("gsm_mini", 0, 256),
+        ("math_mini", 0, 512),
+        ("jsonl", 0, 256),
+    ],
 )
 def test_each_exp_has_its_exemplars_and_budget(exp: str, fewshot: int, budget: int):
     config = load_config([f"exp={exp}"])
@@ -170,6 +185,7 @@ def test_yaml_defaults_agree_with_the_schema():
         "method": (NoExitConfig, FullQuantConfig, RiverConfig),
         "criterion": (SimilarityConfig, NeverConfig),
         "quant": (HqqInt4Config, RtnInt4Config, RtnInt8Config, NoQuantConfig),
+        "logger": (WandbConfig, NoLoggerConfig),
     }.items():
         for kind in kinds:
             name = kind().name
@@ -182,7 +198,7 @@ def test_yaml_defaults_agree_with_the_schema():
 @pytest.mark.parametrize(
     ("group", "names"),
     [
-        ("exp", ["gsm8k", "gsm_mini", "humaneval", "math"]),
+        ("exp", ["gsm8k", "gsm_mini", "humaneval", "jsonl", "math", "math_mini"]),
         ("method", METHODS),
         ("criterion", ["confidence", "fixed", "never", "replay", "similarity"]),
         (
@@ -294,6 +310,9 @@ def test_the_refusal_of_an_added_key_lists_the_known_ones():
         ("method.prefill=layer", "'layer'", "sequence, backbone"),
         ("method.pool=true", "True", "last, mean"),
         ("model.chat=null", "None", "auto, always, never"),
+        ("logger.mode=disabled", "'disabled'", "auto, online, offline"),
+        ("logger.tags=a", "'a'", "list"),
+        ("logger.project=a/b", "'a/b'", "none of them"),
     ],
 )
 def test_a_value_of_the_wrong_kind_is_refused(override: str, value: str, word: str):
@@ -308,6 +327,7 @@ def test_a_value_of_the_wrong_kind_is_refused(override: str, value: str, word: s
     ("override", "bound"),
     [
         ("limit=-1", "0"),
+        ("logger.table_rows=-1", "0"),
         ("exp.limit=-1", "0"),
         ("exp.max_new_tokens=0", "1"),
         ("exp.fewshot=-1", "0"),
@@ -329,6 +349,12 @@ def test_a_number_below_its_range_is_refused(override: str, bound: str):
 def test_a_time_limit_must_be_above_zero(seconds: str):
     message = refusal("exp=humaneval", f"exp.timeout_s={seconds}")
     assert f"exp.timeout_s={float(seconds)}" in message
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1"])
+def test_a_logger_has_some_time(seconds: str):
+    message = refusal(f"logger.timeout_s={seconds}")
+    assert message == f"logger.timeout_s={float(seconds)} must be above 0 seconds"
 
 
 @pytest.mark.parametrize("group", ["data", "speedup", "fidelity", "resume", "output"])
@@ -505,6 +531,8 @@ def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
         ([], ["exp.limit=5"]),
         ([], ["output.dir=elsewhere"]),
         ([], ["resume.force=true"]),
+        ([], ["logger=none"]),
+        ([], ["logger.mode=offline", "logger.project=other", "logger.tags=[a]"]),
         ([], ["speedup.prompts=0"]),
         ([], ["speedup.tokens=16", "speedup.rounds=3"]),
         ([], ["fidelity.limit=0"]),

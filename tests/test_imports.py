@@ -21,7 +21,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("sweeps",),
     ("composition",),
     ("evaluation", "calibration", "benchmark"),
-    ("analysis", "tracking"),
+    ("analysis", "metrics", "tracking"),
     ("tasks", "grading"),
     ("generation",),
     ("decoding",),
@@ -37,6 +37,7 @@ FORBIDDEN: dict[str, tuple[str, ...]] = {
     "tasks": ("torch", "transformers", *MODEL),
     "grading": ("torch", "transformers", *MODEL),
     "analysis": ("torch", "transformers", *MODEL),
+    "tracking": ("torch", "transformers", *MODEL),
 }
 
 
@@ -136,7 +137,7 @@ def test_an_import_that_goes_down_is_allowed(module: str, source: str):
     assert faults(module, source) == []
 
 
-@pytest.mark.parametrize("package", ["tasks", "grading", "analysis"])
+@pytest.mark.parametrize("package", ["tasks", "grading", "analysis", "tracking"])
 def test_a_light_package_loads_no_torch_by_any_way(package: str):
     modules = [f"river_llm.{n}" for n in MODULES if n.partition(".")[0] == package]
     script = (

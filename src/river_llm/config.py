@@ -23,8 +23,20 @@ SCHEMA = 4
 
 
 @dataclass(frozen=True, kw_only=True)
+class ColumnsConfig:
+    """Columns of a file of the user's own; `id` null: rows are numbered."""
+
+    prompt: str
+    answer: str
+    id: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExpConfig:
-    """Which benchmark, how it is prompted, and how much of it is run."""
+    """Which benchmark, how it is prompted, and how much of it is run.
+
+    `columns` and `grader` are for a task of the user's own, read from `data.path`.
+    """
 
     name: str
     max_new_tokens: int
@@ -33,6 +45,8 @@ class ExpConfig:
     limit: int | None = None
     allow_code_execution: bool = False
     timeout_s: float = 10.0
+    columns: ColumnsConfig | None = None
+    grader: Literal["gsm8k", "math", "exact"] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -396,6 +410,32 @@ class OutputConfig:
     dir: str = "results"
 
 
+@dataclass(frozen=True, kw_only=True)
+class WandbConfig:
+    """Records are mirrored to Weights & Biases when a run has ended.
+
+    `mode: auto` is `WANDB_MODE` where set, else online where the wandb package finds a key, else
+    offline. `group` null: the sweep's name. At most `table_rows` samples stand in the table;
+    `timeout_s` bounds what logging one run may take.
+    """
+
+    name: Literal["wandb"] = "wandb"
+    mode: Literal["auto", "online", "offline"] = "auto"
+    project: str = "river-llm"
+    entity: str | None = None
+    group: str | None = None
+    tags: tuple[str, ...] = ()
+    table_rows: int = 200
+    timeout_s: float = 120.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLoggerConfig:
+    """The records on disk are all there is."""
+
+    name: Literal["none"] = "none"
+
+
 Method = (
     NoExitConfig
     | FullQuantConfig
@@ -413,6 +453,7 @@ Method = (
 CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
 EngineConfig = EagerConfig | CompiledConfig | AutoConfig
 QuantConfig = HqqInt4Config | RtnInt4Config | RtnInt8Config | NoQuantConfig
+LoggerConfig = WandbConfig | NoLoggerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,6 +472,7 @@ class RunConfig:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
+    logger: LoggerConfig = field(default_factory=WandbConfig)
     seed: int = 0
 
     def as_no_exit(self) -> RunConfig:
@@ -471,11 +513,14 @@ def check_ranges(config: RunConfig) -> None:
         if value is not None and value < lowest:
             raise UserError(f"{key}={value} is too small: give {lowest:g} or more")
 
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", config.model.name):
-        raise UserError(
-            f"model.name={config.model.name!r} names a folder of results: use letters, digits, "
-            "dots, hyphens and underscores"
-        )
+    for key, name in (("model.name", config.model.name), ("exp.name", config.exp.name)):
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+            raise UserError(
+                f"{key}={name!r} names a folder of results: use letters, digits, dots, hyphens "
+                "and underscores"
+            )
+    if (config.exp.columns is None) != (config.exp.grader is None):
+        raise UserError("exp.columns and exp.grader belong together: use exp=jsonl, or neither")
     if config.model.path == RANDOM and config.model.shape is None:
         raise UserError(
             f"model.path={RANDOM} needs model.shape=: choose one of "
@@ -499,6 +544,15 @@ def check_ranges(config: RunConfig) -> None:
     at_least("engine.threads", config.engine.threads, 1)
     if isinstance(config.quant, HqqInt4Config | RtnInt4Config):
         at_least("quant.group_size", config.quant.group_size, 1)
+    if isinstance(config.logger, WandbConfig):
+        at_least("logger.table_rows", config.logger.table_rows, 0)
+        if config.logger.timeout_s <= 0:
+            raise UserError(f"logger.timeout_s={config.logger.timeout_s} must be above 0 seconds")
+        if not re.fullmatch(r"[^/\\#?%:]{1,128}", config.logger.project):
+            raise UserError(
+                f"logger.project={config.logger.project!r}: give 1 to 128 characters, none of "
+                "them / \\ # ? % :"
+            )
 
 
 def read(kind: Any, value: Any, key: str) -> Any:
@@ -589,8 +643,8 @@ def identity(config: RunConfig, *, layers: int, resolved: Mapping[str, Any]) -> 
     """Hash of everything that can change the text or the times of a run's samples.
 
     Settings that the method does not use are dropped and equivalent settings are written the
-    same way, so that equal computations have equal identity. Limit, output, permissions and the
-    sizes of the measurements beside the samples are left out.
+    same way, so that equal computations have equal identity. Limit, output, logger, permissions
+    and the sizes of the measurements beside the samples are left out.
 
     Args:
         config: the run.
@@ -615,6 +669,8 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
     }
     if config.exp.fewshot:
         exp["fewshot_source"] = config.exp.fewshot_source
+    if config.exp.grader is not None:
+        exp["grader"] = config.exp.grader  # of the columns, their content counts
     settings: dict[str, Any] = {
         "exp": exp,
         "model": {"name": config.model.name, "dtype": config.model.dtype},

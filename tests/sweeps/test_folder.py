@@ -128,6 +128,7 @@ def test_the_key_of_a_cell_is_its_overrides_and_its_source():
     assert len({cell.key for cell in CELLS}) == 3
     assert Cell(CELLS[2].overrides).key != CELLS[2].key
     assert Cell((*CELLS[0].overrides, "resume.force=true")).key == CELLS[0].key
+    assert Cell((*CELLS[0].overrides, "logger=none", "+logger.mode=x")).key == CELLS[0].key
     # Hydra would read 1234e5678901 as a number, and 00012 as 12.
     keys = [Cell((f"seed={seed}",)).key for seed in range(100)]
     assert all(len(key) == 12 and key[0] == "c" for key in keys)

@@ -99,6 +99,8 @@ def test_the_quantizer_counts_where_a_river_is_used(plan: Planner):
     ("setting", "count"),
     [
         ("resume.force=true,false", 1),  # a permission
+        ("logger=wandb,none", 1),  # where records are mirrored
+        ("logger.mode=online,offline", 1),
         ("exp.fewshot_source=own,train", 2),  # may be of use with exemplars, so it is not dropped
         ("seed=0,1", 2),
         ("fidelity.tokens=16,32", 2),
@@ -330,7 +332,7 @@ def test_a_sweep_has_one_folder_whatever_the_shard(plan: Planner):
     folder = plan.request(*grid).folder.path
     assert folder.parent == plan.output / "sweeps"
     assert folder.name.startswith("grid-")
-    for same in (["shard=2/3"], ["dry_run=true"], ["resume.force=true"]):
+    for same in (["shard=2/3"], ["dry_run=true"], ["resume.force=true"], ["logger=none"]):
         assert plan.request(*same, *grid).folder.path == folder
         assert plan.request(*grid, *same).folder.path == folder
     # Cells in another order would be in other shards.

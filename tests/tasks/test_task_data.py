@@ -252,11 +252,14 @@ def test_one_folder_serves_several_tasks(tmp_path: Path) -> None:
     write(tmp_path, b"notes", "README.md")
     assert [s.gold for s in of_task("gsm8k", tmp_path).samples()] == ["1", "2", "3"]
     assert [s.id for s in of_task("math", tmp_path).samples()] == ["u"]
+
+
+def test_a_folder_without_the_tasks_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
-        of_task("humaneval", tmp_path)
+        of_task("math", tmp_path)
     message = str(error.value)
     assert str(tmp_path) in message
-    assert "humaneval.jsonl, humaneval.jsonl.gz or humaneval.parquet" in message
+    assert "math.jsonl, math.jsonl.gz or math.parquet" in message
 
 
 def test_folder_with_two_files_of_a_task_is_refused(tmp_path: Path) -> None:
@@ -283,3 +286,12 @@ def test_file_stays_the_file_and_home_is_expanded(
     (tmp_path / "sets").mkdir()
     write(tmp_path / "sets", GOOD, "gsm8k.jsonl")
     assert len(read_file(in_folder("~/sets", "gsm8k"), COLUMNS)) == 1
+
+
+def test_a_folder_need_not_hold_what_comes_with_a_package(tmp_path: Path) -> None:
+    own = TASKS["gsm_mini"](TaskSettings()).samples()
+    assert of_task("gsm_mini", tmp_path).samples() == own
+    assert len(of_task("humaneval", tmp_path).samples()) == 164
+    write(tmp_path, b"x", "gsm_mini.jsonl")
+    with pytest.raises(UserError, match="is embedded and reads no file"):
+        of_task("gsm_mini", tmp_path)

@@ -28,6 +28,8 @@ from river_llm.analysis.provenance import commits, machine
 from river_llm.analysis.saved import SavedRuns, forced_scores, saved_runs
 from river_llm.errors import UserError
 
+PROMPTS = {"sequence": "prompt included", "backbone": "the prompt in the backbone"}
+
 
 def draw_exit_depths(sweep: Path, depths: Path) -> Figure:
     """Figure 2: the oracle's depths and River's; without one of the two the other alone.
@@ -120,11 +122,12 @@ def draw_equal_score(sweep: Path, levels: Sequence[float] | None = None) -> Figu
     return equal_score_figure(found, score, chosen, title, notes)
 
 
-def draw_kv(folder: Path) -> Figure:
+def draw_kv(folder: Path, prefill: str = "sequence") -> Figure:
     """Figure 7: similarity and KV entries by layer, early similarity against the last value.
 
     Args:
         folder: of a record of `scripts/analyze_kv.py`.
+        prefill: of the river runs that are drawn, `sequence` or `backbone`.
 
     Raises:
         UserError: no readable record there.
@@ -133,11 +136,12 @@ def draw_kv(folder: Path) -> Figure:
     summary = record.summary
     notes = [
         f"{_steps(summary)}, teacher-forced on no_exit's text; {_where(summary)}. River runs have "
-        "a planned exit depth, prompt included (prefill sequence), and the entries compared are "
-        "those that they really leave; each river layer alone: fed with the backbone's own state. "
-        "Every dot is a token; r with its 95 % bootstrap over texts."
+        f"a planned exit depth, {PROMPTS[prefill]} (prefill {prefill}), and the entries compared "
+        "are those that they really leave; each river layer alone: fed with the backbone's own "
+        "state. Every dot is a token; r with its 95 % bootstrap over texts."
     ]
-    return kv_figure(record, f"What the river leaves in the KV cache, {_name(summary)}", notes)
+    title = f"What the river leaves in the KV cache, {_name(summary)}, prefill {prefill}"
+    return kv_figure(record, title, notes, prefill)
 
 
 def draw_prefill(folder: Path) -> Figure:

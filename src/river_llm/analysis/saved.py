@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,15 @@ def forced_scores(folder: Path) -> dict[str, Any] | None:
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read ({error}): run the run again") from error
     return found
+
+
+def arm_names(summaries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the arms, with the identity where two arms share one."""
+    arms = [summary["arm"] for summary in summaries]
+    return [
+        arm if arms.count(arm) == 1 else f"{arm} {summary['identity']}"
+        for arm, summary in zip(arms, summaries, strict=True)
+    ]
 
 
 def sweep_cells(folder: Path) -> list[tuple[str, dict[str, Any]]]:

@@ -14,7 +14,7 @@ from river_llm.errors import UserError
 from river_llm.evaluation import measure
 from river_llm.evaluation.prompts import data_fingerprint
 from river_llm.records import RunFolder, SampleRecord
-from river_llm.tasks import Task, build
+from river_llm.tasks import NamedColumns, Task, build
 
 CONFIG = "config.json"
 SUMMARY = "summary.json"
@@ -47,6 +47,10 @@ def build_task(config: RunConfig) -> Task:
             f"model.path={RANDOM} has no tokenizer, so there is nothing to evaluate: its decode "
             "steps are timed by scripts/bench_decode.py"
         )
+    exp = config.exp
+    columns = None
+    if exp.columns is not None and exp.grader is not None:
+        columns = NamedColumns(exp.grader, exp.columns.prompt, exp.columns.answer, exp.columns.id)
     return build(
         config.exp.name,
         fewshot=config.exp.fewshot,
@@ -55,6 +59,7 @@ def build_task(config: RunConfig) -> Task:
         fewshot_path=config.data.fewshot_path,
         allow_code_execution=config.exp.allow_code_execution,
         timeout_s=config.exp.timeout_s,
+        columns=columns,
     )
 
 

@@ -124,6 +124,34 @@ def extract_strict(completion: str, finish_reason: str = "stop") -> str | None:
     return None
 
 
+@dataclass(frozen=True)
+class Grade:
+    """Verdicts on one completion.
+
+    Attributes:
+        extracted: the flexible reading's answer; None without one.
+        strict: whether the number behind ``####`` is right.
+        flexible: whether the extracted answer is right.
+    """
+
+    extracted: str | None
+    strict: bool
+    flexible: bool
+
+
+def grade(completion: str, gold: str, finish_reason: str = "stop") -> Grade:
+    """Grade a completion by both readings.
+
+    Args:
+        completion: Generated text, without the prompt.
+        gold: The gold answer, a number.
+        finish_reason: As in :func:`extract_answer`.
+    """
+    extracted = extract_answer(completion, finish_reason)
+    number = extract_strict(completion, finish_reason)
+    return Grade(extracted, answers_equal(number, gold), answers_equal(extracted, gold))
+
+
 def answers_equal(a: str | None, b: str | None) -> bool:
     """Whether two answers are the same decimal value; None and text without one number never are.
 

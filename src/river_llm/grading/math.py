@@ -10,11 +10,15 @@ deadline. Rulings on arguable points:
   closed interval never an open one. ``\pm`` stands for two elements;
 * ``x = 5`` is 5 where only one side names the variable;
 * percent and currency signs, degrees and units are dropped: ``45\%`` is 45 and not 0.45;
+* ``1,000`` is a list only against another list; ``0.\overline{3}`` is 1/3; ``\emptyset`` is
+  ``\{\}``;
 * a base suffix on one side only (``142_5`` against 142) is accepted if the question names the base;
 * ``2\frac{1}{3}`` is the mixed number 7/3;
 * a decimal equals an exact value if the two agree to six digits and after rounding to six places
   (0.333333 is 1/3, 1.414 is not sqrt(2)); two decimals must be exactly equal;
 * text answers are compared as text, without case, blanks and punctuation.
+
+``docs/grading.md`` holds these rules with examples.
 """
 
 import re
@@ -43,6 +47,7 @@ _OPEN_BOX = re.compile(
 _NAME = re.compile(
     r"\s*([a-zA-Z](?:_\{\w+\}|\([a-z](?:,\s*[a-z])*\))?)\s*(?:=|\\in(?![a-zA-Z]))\s*"
 )
+_LABEL = re.compile(r"\s*(?P<label>[a-zA-Z][a-zA-Z ]*?)\s*=\s*")
 _BASE_WORDS = {
     "2": "two",
     "3": "three",
@@ -164,6 +169,7 @@ class _Comparison:
             return False
         if prediction.key == gold.key:
             return True
+        prediction, gold = _without_labels(prediction, gold)
         if prediction.words or gold.words:
             return text_key(prediction) == text_key(gold) != ""
         by_base = self._numerals_equal(prediction, gold)
@@ -206,6 +212,9 @@ class _Comparison:
                 return self._leaf(prediction, gold)
             other = left or right
             assert other is not None
+            grouped = gold if left is None else prediction
+            if plain_value(grouped) is not None:  # 1,000 is a number, not a list of 1 and 0
+                return self._leaf(single, normalize(grouped.tex.replace(",", "")))
             return other.brackets in ("", "{}") and self._unordered([single], other.items)
         pair = {left.brackets, right.brackets}
         if pair <= {"", "{}"}:
@@ -239,6 +248,16 @@ class _Comparison:
 def _names_base(question: str, base: str) -> bool:
     names = rf"{int(base)}|{_BASE_WORDS.get(base, base)}"
     return re.search(rf"\bbase[\s\-~${{(]*(?:{names})\b", question, re.IGNORECASE) is not None
+
+
+def _without_labels(prediction: Answer, gold: Answer) -> tuple[Answer, Answer]:
+    r"""Drop ``\text{Area} =`` where one side alone has it."""
+    found = [_LABEL.match(each.tex) if each.words else None for each in (prediction, gold)]
+    if found[0] is not None and found[1] is None:
+        prediction = normalize(prediction.tex[found[0].end() :])
+    elif found[1] is not None and found[0] is None:
+        gold = normalize(gold.tex[found[1].end() :])
+    return prediction, gold
 
 
 def _without_names(prediction: Answer, gold: Answer) -> tuple[Answer, Answer]:

@@ -21,6 +21,7 @@ _UNICODE = {
     "\u2265": r"\ge ",
     "\u2208": r"\in ",
     "\u222a": r"\cup ",
+    "\u2205": r"\emptyset ",
     "\u00b2": "^2",
     "\u00b3": "^3",
     "\u00b0": "",
@@ -36,6 +37,9 @@ _UNIT_WORDS = (
     "|minutes?|min|hours?|hrs?|days?|weeks?|months?|years?|kg|grams?|pounds?|lbs?|ounces?|oz"
     "|liters?|litres?|gallons?|mph|points?|people|students?|ways"
 )
+# Single letters are units only in upright type behind a value, or behind a unit and a stroke.
+_UNIT_LETTERS = "[mshgLl](?![a-zA-Z])"
+_UPRIGHT_UNIT = rf"(?:{_UNIT_WORDS}|{_UNIT_LETTERS})(?:\s*/\s*(?:{_UNIT_WORDS}|{_UNIT_LETTERS}))?"
 _TEXT = r"\\(?:text(?:rm|bf|it|normal|sf|tt)?|mbox|hbox)"
 _FONT = r"\\(?:math(?:rm|bf|it|sf|tt)|operatorname)"
 _DELIMITERS = re.compile(
@@ -44,7 +48,8 @@ _DELIMITERS = re.compile(
 )
 _TRAILING_TEXT = re.compile(rf"\s*{_TEXT}\s*\{{(?P<unit>[\s\w.,/]*)\}}\s*(?:\^\s*\{{?\d\}}?)?\s*\Z")
 _TRAILING_UNIT = re.compile(
-    rf"(?<=[\d}})\s])\s*(?<![a-zA-Z\\])(?:(?:{_UNIT_WORDS})\b\s*)+(?:\^\s*\{{?\d\}}?)?\s*\Z"
+    rf"(?<=[\d}})\s])\s*(?<![a-zA-Z\\])(?:(?:{_UNIT_WORDS})\b\.?\s*"
+    rf"(?:(?:/|per(?![a-zA-Z]))\s*(?:{_UNIT_LETTERS}\s*)?)?)+(?:\^\s*\{{?\d\}}?)?\s*\Z"
 )
 _LIST_WORD = re.compile(
     rf"\s*,?\s*{_TEXT}\s*\{{\s*,?\s*(?:and|or)\s*\}}\s*|\s*,?\s*(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])\s*"
@@ -82,7 +87,8 @@ def normalize(text: str) -> Answer:
     tex = _DELIMITERS.sub(" ", tex)
     tex = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", tex) if r"\begin" not in tex else tex
     tex = re.sub(r"\\[!,;:>]|\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\\s|~", " ", tex)
-    tex = re.sub(r"\\?[$%]|(?<!\\)\\[()\[\]]", "", tex)
+    tex = re.sub(r"\\?[$%]|[\u20ac\u00a3\u00a5]|(?<!\\)\\[()\[\]]", "", tex)
+    tex = re.sub(r"\\(?:emptyset|varnothing)(?![a-zA-Z])", lambda _: r"\{\}", tex)
     tex = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?(?![a-zA-Z])", "", tex)
     tex = re.sub(r"\\[dtc]frac(?![a-zA-Z])", r"\\frac", tex)
     tex = _LIST_WORD.sub(", ", tex)
@@ -106,12 +112,19 @@ def text_key(answer: Answer) -> str:
 def plain_value(answer: Answer) -> Fraction | None:
     r"""Exact value of a number written in digits; None for everything else.
 
-    Integers (grouped in threes or not), decimals, ``a/b``, ``\frac{a}{b}`` and a power of ten as
-    a factor.
+    Integers (grouped in threes or not), decimals (repeating ones too), ``a/b``,
+    ``\frac{a}{b}`` and a power of ten as a factor.
     """
     text = answer.key
     if ", " not in answer.tex and re.fullmatch(r"[-+]?[1-9]\d{0,2}(?:,\d{3})+(?:\.\d+)?", text):
         text = text.replace(",", "")
+    repeating = re.fullmatch(r"([-+]?\d*)\.(\d*)\\overline\{(\d+)\}", text)
+    if repeating is not None:
+        whole, fixed, period = repeating.groups()
+        once = int(f"{whole.lstrip('+-') or 0}{fixed}")
+        value: Fraction = once + Fraction(int(period), int("9" * len(period)))
+        value /= int(f"1{'0' * len(fixed)}")
+        return -value if whole.startswith("-") else value
     text = re.sub(r"([-+]?)\\frac\{([-+]?[\d.]+)\}\{([\d.]+)\}", r"\1\2/\3", text)
     match = re.fullmatch(
         r"([-+]{0,2}[\d.]+)(?:/([\d.]+))?(?:(?:\\times|\\cdot|\*)10\^\{(-?\d{1,3})\}"
@@ -153,7 +166,9 @@ def _unwrap(text: str) -> str:
 def _font(match: re.Match[str]) -> str:
     """A unit in upright type is text; any other letters are mathematics."""
     name = match[1].strip()
-    return rf"\text{{{name}}}" if re.fullmatch(_UNIT_WORDS, name) else name
+    behind_value = re.search(r"[\d})]\s*\Z", match.string[: match.start()]) is not None
+    units = _UPRIGHT_UNIT if behind_value else _UNIT_WORDS
+    return rf"\text{{{name}}}" if re.fullmatch(units, name) else name
 
 
 def _without_unit_text(tex: str) -> str:

@@ -14,6 +14,7 @@ from river_llm.sweeps.folder import Cell, Outcome, SweepFolder
 from river_llm.sweeps.launchers import check_hydra
 from river_llm.sweeps.overrides import quoted
 from river_llm.sweeps.plan import parse_request, part, plan_cells
+from river_llm.tracking.track import track_sweep
 
 
 def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> int:
@@ -61,6 +62,7 @@ def sweep(arguments: Sequence[str], launch: Callable[[Sequence[str]], None]) -> 
                 quoted("hydra.sweep.dir", str(folder.path)),
             ]
         )
+        track_sweep(load_config(left[0].provisional).logger, folder.path, request.output)
     return _told(folder, mine)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from river_llm.errors import UserError
 from river_llm.records import read_json, write_json
-from river_llm.sweeps.overrides import key_of
+from river_llm.sweeps.overrides import lasting
 
 PLAN, SWEEP, OPERATING_POINTS, CELLS = "plan.json", "sweep.json", "operating_points.json", "cells"
 
@@ -54,9 +54,7 @@ class Cell:
     @property
     def key(self) -> str:
         """12 characters that stand for the cell; the letter keeps it from reading as a number."""
-        # A permission to go on with old records makes no other cell of it.
-        lasting = [o for o in self.overrides if key_of(o) != "resume.force"]
-        text = json.dumps([lasting, self.after, self.takes])
+        text = json.dumps([lasting(self.overrides), self.after, self.takes])
         return "c" + hashlib.sha256(text.encode()).hexdigest()[:11]
 
 

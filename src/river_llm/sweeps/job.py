@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import traceback
+from pathlib import Path
 
 from omegaconf import DictConfig
 
@@ -12,6 +13,7 @@ from river_llm.composition import typed
 from river_llm.config import RunConfig
 from river_llm.errors import UserError
 from river_llm.sweeps.folder import Outcome, SweepFolder
+from river_llm.tracking.track import track_run
 
 WAIT_SECONDS = 0.5
 """Between two tries of a cell whose run, or the one it is compared with, is worked on."""
@@ -28,8 +30,10 @@ def run_cell(composed: DictConfig, folder: SweepFolder, key: str) -> None:
     title = folder.title(key)
     print(title, file=sys.stderr, flush=True)
     started = time.perf_counter()
+    config: RunConfig | None = None
     try:
-        outcome = _run(typed(composed))
+        config = typed(composed)
+        outcome = _run(config)
     except UserError as error:
         outcome = Outcome("failed", reason=" ".join(str(error).split()))
     except Exception as error:
@@ -40,6 +44,8 @@ def run_cell(composed: DictConfig, folder: SweepFolder, key: str) -> None:
     folder.set_outcome(key, outcome)
     seconds = time.perf_counter() - started
     print(f"{title}: {outcome.status} in {seconds:.0f} s", file=sys.stderr, flush=True)
+    if config is not None and outcome.run_dir is not None:
+        track_run(config, Path(outcome.run_dir), sweep=folder.path.resolve().name)
 
 
 def unexpected(error: Exception) -> str:

@@ -75,6 +75,8 @@ def _scores_of(config: RunConfig) -> str:
     """Names what the scores of no_exit depend on, in words, since the file is read by people."""
     exp, model = config.exp, config.model
     data = [] if config.data.path is None else [config.data.path]
+    if exp.columns is not None:
+        data += [exp.columns.prompt, str(exp.grader)]
     head = [] if config.quant.head == "none" else [f"head={config.quant.head}"]
     shots = [f"fewshot={exp.fewshot}"] if exp.fewshot else []
     return " ".join(

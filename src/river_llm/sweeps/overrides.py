@@ -54,6 +54,11 @@ def value_of(overrides: Sequence[str], key: str) -> str | None:
     return values[-1] if values else None
 
 
+def lasting(overrides: Sequence[str]) -> list[str]:
+    """Those that make another cell or sweep; not permissions, nor where records are mirrored."""
+    return [o for o in overrides if not re.match(r"resume\.force$|logger(\.|$)", key_of(o))]
+
+
 def quoted(key: str, value: str) -> str:
     """An override whose value is text as it stands, whatever quotes and backslashes it holds."""
     # Hydra reads backslashes as escapes only where they stand before a quote.

@@ -16,7 +16,7 @@ from river_llm.config import ReplayConfig, RunConfig, effective_settings
 from river_llm.errors import UserError
 from river_llm.sweeps.folder import FROM_RUN, Cell, SweepFolder
 from river_llm.sweeps.operating_points import OperatingPoints
-from river_llm.sweeps.overrides import expand, key_of, merge, value_of
+from river_llm.sweeps.overrides import expand, key_of, lasting, merge, value_of
 from river_llm.sweeps.recipe import Entry, Recipe, distinct_depths, parse_recipe, split
 
 OF_THE_SWEEP = ("sweep", "shard", "dry_run")
@@ -43,10 +43,8 @@ class Request:
     @property
     def folder(self) -> SweepFolder:
         """The same for the same command, whatever its shard, so that it is resumed there."""
-        # In another order the cells and their shards would be others. A permission to go on with
-        # old records is for the same sweep.
-        lasting = [override for override in self.grid if key_of(override) != "resume.force"]
-        content = json.dumps([asdict(self.recipe), lasting], sort_keys=True)
+        # In another order the cells and their shards would be others.
+        content = json.dumps([asdict(self.recipe), lasting(self.grid)], sort_keys=True)
         digest = hashlib.sha256(content.encode()).hexdigest()[:8]
         return SweepFolder(self.output / "sweeps" / f"{self.recipe.name}-{digest}")
 

@@ -3,11 +3,10 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from river_llm.errors import UserError
 from river_llm.records import FinishReason
-from river_llm.tasks.data import in_folder
+from river_llm.tasks.data import in_folder, lacks
 
 
 @dataclass(frozen=True)
@@ -66,17 +65,21 @@ class TaskSettings:
 class Task(ABC):
     """A benchmark. Building one reads its exemplars, `samples` reads its problems."""
 
-    name: ClassVar[str]
+    name: str
     """Key of the task in ``exp=``."""
-    label: ClassVar[str]
+    label: str
     """Name of the task in tables."""
+    embedded: bool = False
+    """Whether its rows come with a package, so that a folder of data may lack them."""
 
     def __init__(self, settings: TaskSettings) -> None:
         # A folder serves several tasks; from here on only the task's own file counts.
         path, shots = settings.data_path, settings.fewshot_path
         self.settings = replace(
             settings,
-            data_path=None if path is None else in_folder(path, self.name),
+            data_path=None
+            if path is None or (self.embedded and lacks(path, self.name))
+            else in_folder(path, self.name),
             fewshot_path=None if shots is None else in_folder(shots, self.name),
         )
 

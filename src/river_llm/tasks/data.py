@@ -37,6 +37,16 @@ class HubSplit:
         return f"{self.dataset} ({config}split {self.split})"
 
 
+def lacks(path: str, task: str) -> bool:
+    """Whether the path is a folder without a file of the task."""
+    return Path(path).expanduser().is_dir() and not _files(path, task)
+
+
+def _files(folder: str, task: str) -> list[str]:
+    names = [task + ending for ending in _ENDINGS]
+    return [name for name in names if (Path(folder).expanduser() / name).is_file()]
+
+
 def in_folder(path: str, task: str) -> str:
     """The file of a task where the path is a folder, so that one path serves several tasks.
 
@@ -47,12 +57,11 @@ def in_folder(path: str, task: str) -> str:
     Raises:
         UserError: a folder that holds none of these files, or several of them.
     """
-    folder = Path(path).expanduser()
-    if not folder.is_dir():
+    if not Path(path).expanduser().is_dir():
         return path
-    names = [task + ending for ending in _ENDINGS]
-    found = [name for name in names if (folder / name).is_file()]
+    found = _files(path, task)
     if not found:
+        names = [task + ending for ending in _ENDINGS]
         raise UserError(
             f"folder {path!r} holds no data for {task}: put {', '.join(names[:-1])} or "
             f"{names[-1]} there, or give the path of a file"

@@ -34,14 +34,14 @@ def check_settings(settings: TaskSettings) -> None:
 
 
 def choose(
-    settings: TaskSettings, columns: tuple[str, str], own_file: str, train: HubSplit | None
+    settings: TaskSettings, columns: tuple[str, str], own_file: str | None, train: HubSplit | None
 ) -> tuple[Exemplar, ...]:
     """The first `settings.fewshot` exemplars of the chosen source.
 
     Args:
         settings: number, source and path.
         columns: names of the question and of the solution column, the same in every source.
-        own_file: packaged file with the exemplars written for this project.
+        own_file: packaged file with the exemplars written for this project, None without one.
         train: the benchmark's train split on the hub, None if it has none.
 
     Raises:
@@ -74,9 +74,14 @@ def check_disjoint(exemplars: Iterable[Exemplar], questions: Iterable[str]) -> N
 
 
 def _rows(
-    settings: TaskSettings, columns: tuple[str, str], own_file: str, train: HubSplit | None
+    settings: TaskSettings, columns: tuple[str, str], own_file: str | None, train: HubSplit | None
 ) -> list[Row]:
     if settings.fewshot_source == "own":
+        if own_file is None:
+            raise UserError(
+                "exp.fewshot_source=own: no exemplars were written for this task; use "
+                "exp.fewshot_source=train with data.fewshot_path=<file>, or exp.fewshot=0"
+            )
         return read_packaged(own_file, columns)
     if settings.fewshot_path is not None:
         return read_file(settings.fewshot_path, columns)

@@ -46,11 +46,9 @@ class GsmTask(QuestionTask):
 
     def grade(self, sample: Sample, completion: str, finish_reason: FinishReason) -> Verdict:
         """Flexible verdict (headline), with the strict one (a number after ``####``) beside it."""
-        extracted = grader.extract_answer(completion, finish_reason)
-        flexible = grader.answers_equal(extracted, sample.gold)
-        number = grader.extract_strict(completion, finish_reason)
-        strict = grader.answers_equal(number, sample.gold)
-        return Verdict(flexible, extracted, {"strict": strict, "flexible": flexible})
+        grade = grader.grade(completion, sample.gold, finish_reason)
+        detail: dict[str, bool | str | None] = {"strict": grade.strict, "flexible": grade.flexible}
+        return Verdict(grade.flexible, grade.extracted, detail)
 
     def same_answer(self, one: str, other: str) -> bool:
         """Compared as numbers."""

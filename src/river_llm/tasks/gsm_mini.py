@@ -11,14 +11,15 @@ class GsmMini(GsmTask):
 
     name = "gsm_mini"
     label = "gsm_mini (own)"
+    embedded = True
 
     def __init__(self, settings: TaskSettings) -> None:
-        if settings.data_path is not None:
+        super().__init__(settings)
+        if self.settings.data_path is not None:
             raise UserError(
                 f"data.path={settings.data_path!r}: exp=gsm_mini is embedded and reads no file; "
                 f"use exp=gsm8k for a file with columns question and answer"
             )
-        super().__init__(settings)
 
     def _load(self) -> list[Sample]:
         rows = read_packaged("gsm_mini.jsonl", ("id", *self.columns))

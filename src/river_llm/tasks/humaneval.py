@@ -27,6 +27,7 @@ class HumanEval(Task):
 
     name = "humaneval"
     label = "HumanEval"
+    embedded = True
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings)

@@ -11,14 +11,15 @@ class MathMini(MathTask):
 
     name = "math_mini"
     label = "math_mini (own)"
+    embedded = True
 
     def __init__(self, settings: TaskSettings) -> None:
-        if settings.data_path is not None:
+        super().__init__(settings)
+        if self.settings.data_path is not None:
             raise UserError(
                 f"data.path={settings.data_path!r}: exp=math_mini is embedded and reads no file; "
                 f"use exp=math for a file with columns problem, answer and unique_id"
             )
-        super().__init__(settings)
 
     def _load(self) -> list[Sample]:
         return self._samples(read_packaged("math_mini.jsonl", ("id", "problem", "answer")), "id")

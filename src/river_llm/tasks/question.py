@@ -16,8 +16,8 @@ class QuestionTask(Task):
     """Names of the question and of the worked-solution column."""
     headings: ClassVar[tuple[str, str]]
     """Words before a question and before its solution in plain text."""
-    own_exemplars: ClassVar[str]
-    """Packaged file with exemplars written for this project."""
+    own_exemplars: ClassVar[str | None]
+    """Packaged file with exemplars written for this project, None without one."""
     train_split: ClassVar[HubSplit | None] = None
     """Where exemplars come from with ``exp.fewshot_source=train``."""
 
