@@ -25,16 +25,18 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
 ]
 SUFFIXES = (".py", ".md", ".yaml", ".cpp", ".hpp", ".toml", ".ipynb")
-FENCE = re.compile(r"^( *)```[^\n]*\n(.*?)^\1```", re.M | re.S)
+FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.M | re.S)
 INDENTED = re.compile(r"(?:^|\n)\n((?: {4}\S[^\n]*\n)+)")
 PLACEHOLDER = re.compile(r"[<>{}$|=]|\.\.\.|\bNAME\b|\b[A-Z]+_(?:DIR|[A-Z])\b")
+MADE_UP = re.compile(r"\btrue_false\b")
+"""What a page only shows how to make."""
 
 # --- what a page holds --------------------------------------------------------------------
 
 
 def blocks(text: str) -> list[str]:
-    """Code blocks, fenced and indented, dedented."""
-    found = [match[2] for match in FENCE.finditer(text)]
+    """Code blocks of shell lines, fenced and indented, dedented."""
+    found = [match[3] for match in FENCE.finditer(text) if match[2] in ("", "bash", "sh")]
     found += [match[1] for match in INDENTED.finditer(FENCE.sub("", text))]
     return [re.sub(r"^ +", "", block, flags=re.M) for block in found]
 
@@ -95,7 +97,11 @@ def first_names() -> frozenset[str]:
 
 
 def looks_like_a_path(code: str) -> bool:
-    if PLACEHOLDER.search(code) or not re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", code):
+    if (
+        PLACEHOLDER.search(code)
+        or MADE_UP.search(code)
+        or not re.fullmatch(r"[\w.*-]+(/[\w.*-]+)*/?", code)
+    ):
         return False
     if code.startswith("results/") or re.match(r"\.venv|~", code):
         return False
@@ -141,6 +147,8 @@ def compose(script: str, arguments: Sequence[str]) -> None:
 
 def faults_of_command(words: Sequence[str]) -> list[str]:
     """What a command names that is not there; commands of others name nothing of ours."""
+    if MADE_UP.search(" ".join(words)):
+        return []
     if all(re.match(r"[a-z_.]+=", word) for word in words):
         # A list of settings that belongs behind `python run.py`.
         words = ["python", "run.py", *words]
