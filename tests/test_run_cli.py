@@ -41,7 +41,10 @@ def check_refused(done: Done, folder: Path, words: Sequence[str]) -> None:
 # --- told before anything is loaded -------------------------------------------------------
 
 COMMAND_LINE: dict[str, tuple[list[str], list[str]]] = {
-    "unknown exp": (["exp=gsm9k"], ["'gsm9k'", "gsm8k, gsm_mini, humaneval, jsonl, math, math_mini"]),
+    "unknown exp": (
+        ["exp=gsm9k"],
+        ["'gsm9k'", "gsm8k, gsm_mini, humaneval, jsonl, math, math_mini"],
+    ),
     "unknown method": (["method=rive"], ["'rive'", "full_quant, mask, mono_decreasing, no_exit,"]),
     "unknown criterion": (["criterion=cosine"], ["'cosine'", "fixed, never, replay, similarity"]),
     "unknown model": (["model=gpt5"], ["'gpt5'", "llama3.2_1b, ministral3_8b, phi4_mini, random"]),
