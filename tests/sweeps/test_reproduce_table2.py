@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from command import ROOT
+from river_llm.sweeps.plan import parse_request
+from river_llm.sweeps.profiles import load_profile
 from tiny_checkpoints import HUB_IDS, save_in_hub_cache
 
 SCRIPT = ROOT / "scripts" / "reproduce_table2.py"
@@ -79,6 +81,13 @@ def test_the_paper_profile_says_what_is_missing_and_names_the_others(tmp_path: P
     assert "gsm8k: " in text and "math: " in text
     assert "embedded (" in listed[-1] and "tonight (" in listed[-1]
     assert not (tmp_path / "results").exists()
+
+
+def test_a_folder_that_a_killed_start_left_is_no_finished_sweep(tmp_path: Path):
+    folder = parse_request(load_profile("paper").overrides([])).folder.path
+    (tmp_path / folder).mkdir(parents=True)
+    done = reproduce(tmp_path, tmp_path / "empty", "paper")
+    assert done.stderr.startswith("error: profile paper cannot run here:")
 
 
 @pytest.fixture(scope="module")
