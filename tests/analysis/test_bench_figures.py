@@ -105,7 +105,7 @@ def test_reading_faster_than_the_memory_is_impossible():
     assert impossible(arms) == ["mask@1", "river@1"]
 
 
-def tested(seconds, tests, **more):
+def passes(seconds, tests, **more):
     return record(seconds, KINDS, mean_tests=tests, **more)
 
 
@@ -116,10 +116,10 @@ def test_an_exit_test_costs_what_a_tested_round_took_more_than_no_exits():
     """
     arms = arm_figures(
         {
-            "no_exit": tested([0.016, 0.016, 0.020], 0.0, mean_depth=6.0),
-            "no_exit~2": tested([0.016020, 0.016060, 0.020040], 5.0, mean_depth=6.0),
-            "river@3": tested([0.008] * 3, 0.0, mean_depth=3.0),
-            "river~2": tested([0.016] * 3, 5.0, mean_depth=6.0),
+            "no_exit": passes([0.016, 0.016, 0.020], 0.0, mean_depth=6.0),
+            "no_exit~2": passes([0.016020, 0.016060, 0.020040], 5.0, mean_depth=6.0),
+            "river@3": passes([0.008] * 3, 0.0, mean_depth=3.0),
+            "river~2": passes([0.016] * 3, 5.0, mean_depth=6.0),
         },
         steps=4,
         gb_per_s=10.0,
@@ -135,7 +135,7 @@ def test_an_exit_test_costs_what_a_tested_round_took_more_than_no_exits():
 
 
 def test_without_no_exit_beside_it_a_test_has_no_cost():
-    arms = arm_figures({"no_exit~2": tested([0.1], 5.0)}, steps=4, gb_per_s=10.0)
+    arms = arm_figures({"no_exit~2": passes([0.1], 5.0)}, steps=4, gb_per_s=10.0)
     assert "test_us" not in arms["no_exit~2"]
 
 

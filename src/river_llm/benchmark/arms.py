@@ -122,9 +122,7 @@ def parse_arm(name: str) -> Arm:
         if tested[1] == "river":
             return Arm(name, _PLANNED["river"], SimilarityConfig(tau=tau))
         if tau <= 1:
-            raise UserError(
-                f"arms: {name}: no_exit never exits: give a tau above 1, e.g. no_exit~2"
-            )
+            raise UserError(f"arms: {name} would exit: give a tau above 1, e.g. no_exit~2")
         # Where no test fires nothing is propagated: the backbone and its tests, without a river.
         return Arm(name, _PLANNED["state_propagation"], SimilarityConfig(tau=tau))
     raise UserError(f"arms: {name!r} is no arm: use one of {FORMS} (d, k: layers; tau: a number)")
