@@ -35,5 +35,5 @@ print("Python", sys.version.split()[0], "torch", torch.__version__, "CUDA", torc
 if command -v nvidia-smi >/dev/null; then nvidia-smi >&2; else echo "no nvidia-smi here" >&2; fi
 echo "ready after $SECONDS s" >&2
 # In place of this shell: signals go to it.
-exec "$environment/bin/python" "$root/scripts/gpu_check.py" \
+PYTHONPATH="$root/src" exec "$environment/bin/python" "$root/scripts/gpu_check.py" \
     --budget-s $((budget - SECONDS)) ${arguments[@]+"${arguments[@]}"}

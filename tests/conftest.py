@@ -19,7 +19,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     # Models are built on it, and what tests compare with them; see docs/gpu.md.
-    torch.set_default_device(os.environ.get("RIVER_LLM_TEST_DEVICE", "cpu"))
+    if device := os.environ.get("RIVER_LLM_TEST_DEVICE"):
+        torch.set_default_device(device)
     # Nothing is logged but where a test asks for it (logger.mode=offline).
     os.environ["WANDB_MODE"] = "disabled"
 

@@ -135,7 +135,7 @@ def test_the_exit_tests_are_counted_and_their_cost_is_told(done):
 def test_each_linear_is_timed_alone(done):
     """fp32, so the river's linears are dequantized: 4 bytes a weight in both stacks."""
     linears = done[1].last_line["linears"]
-    assert list(linears) == ["backbone", "river"]
+    assert list(linears) == ["backbone", "river/int8", "river"]
     shapes = {"q": (64, 64), "k": (32, 64), "v": (32, 64), "o": (64, 64)}
     named = {f"self_attn.{name}_proj": shape for name, shape in shapes.items()}
     named |= {f"mlp.{name}_proj": (128, 64) for name in ("gate", "up")}

@@ -57,7 +57,8 @@ def arm_figures(arms: Arms, steps: int, gb_per_s: float) -> dict[str, dict[str, 
         }
         for name, arm in arms.items()
     }
-    for name in [name for name in arms if name.startswith(TESTED) and "no_exit" in arms]:
+    tested = [name for name in arms if name.startswith(TESTED) and arms[name]["mean_tests"]]
+    for name in tested if "no_exit" in arms else ():
         figures[name] |= _test_cost(arms[name], arms["no_exit"], steps)
         for river in [own for own in arms if own.startswith("river@")]:
             tests_ms = figures[name]["test_us"] * arms[river]["mean_depth"] / 1000

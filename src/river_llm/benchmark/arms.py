@@ -30,6 +30,7 @@ from river_llm.errors import UserError
 
 NO_EXIT = "no_exit"
 EAGER_NO_EXIT = "no_exit/eager"
+INT8 = "full_quant/int8"
 HF_GENERATE = "hf_generate"
 LLAMA_CPP = "llama_cpp"
 PEERS = (HF_GENERATE, LLAMA_CPP)
@@ -59,7 +60,7 @@ FORMS = ", ".join(
         *(f"{name}@k" for name in _STATIC),
         "river~tau",
         "no_exit~tau",
-        "full_quant/int8",
+        INT8,
     )
 )
 
@@ -108,7 +109,7 @@ def parse_arm(name: str) -> Arm:
         return Arm(name)
     if name in _PLAIN:
         return Arm(name, _PLAIN[name])
-    if name == "full_quant/int8":
+    if name == INT8:
         return Arm(name, _PLAIN["full_quant"], quant=RtnInt8Config())
     planned = re.fullmatch(r"([a-z_]+)@(\d+)", name)
     if planned and planned[1] in _PLANNED:

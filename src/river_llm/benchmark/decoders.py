@@ -10,6 +10,7 @@ from river_llm.decoding import Decoder, StepOutput
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.traffic import Traffic
 from river_llm.exits import Confidence
+from river_llm.quant.river import RiverLayers
 from river_llm.timing import Timer
 
 
@@ -21,11 +22,11 @@ class DecoderArm:
         decoder: of the method, with room for the longest prompt and the steps behind it.
         traffic: of the method's decode steps.
         tokens: ids that are fed, one a step.
-        backends: how many of the river's linears run on each backend; none: no river.
+        river: that the decoder runs; None: none.
 
     Attributes:
         prefill_seconds: of the last prefill.
-        backends: as given.
+        river: as given.
     """
 
     def __init__(
@@ -34,14 +35,14 @@ class DecoderArm:
         decoder: Decoder,
         traffic: Traffic,
         tokens: Sequence[int],
-        backends: Mapping[str, int] | None = None,
+        river: RiverLayers | None = None,
     ) -> None:
         self.name = name
         self.decoder = decoder
         self.prefill_seconds = 0.0
         self._traffic = traffic
         self._tokens = list(tokens)
-        self.backends = dict(backends or {})
+        self.river = river
         self._timer = Timer(decoder.executor.device)
         self._context = 0
         self._outputs: list[StepOutput] = []
@@ -89,7 +90,7 @@ class DecoderArm:
             "mean_block": sum(out.block for out in self._outputs) / steps,
             "mean_tests": sum(out.trace.tests for out in self._outputs) / steps,
             "device_share": None if device is None else device / self._timer.seconds,
-            "backends": self.backends,
+            "backends": {} if self.river is None else self.river.backend_counts(),
         }
 
 
@@ -123,4 +124,4 @@ def decoder_arm(
         head=runtime.head(config.quant),
     )
     decoder = runtime.decoder(config, criterion, slots)
-    return DecoderArm(name, decoder, traffic, tokens, river.backend_counts() if river else None)
+    return DecoderArm(name, decoder, traffic, tokens, river)

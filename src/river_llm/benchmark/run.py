@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from river_llm import environment
 from river_llm.analysis.bench_figures import Arms, arm_figures, pass_figures
-from river_llm.benchmark.arms import HF_GENERATE
+from river_llm.benchmark.arms import HF_GENERATE, INT8
 from river_llm.benchmark.bandwidth import measure_bandwidth, rates_at
 from river_llm.benchmark.building import BuiltArms, build_arms
 from river_llm.benchmark.clock import Clock
@@ -25,8 +25,9 @@ from river_llm.benchmark.linears import linear_rates
 from river_llm.benchmark.rounds import TimedArm, time_rounds
 from river_llm.benchmark.settings import BenchConfig
 from river_llm.benchmark.transformers_arm import faster_cache, seconds_alone
-from river_llm.engine.weights import ResidentLayers
+from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.evaluation.runtime import Runtime
+from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import load_model
 from river_llm.quant.quantizers import quant_record
 
@@ -83,7 +84,7 @@ def execute(config: BenchConfig) -> BenchResult:
     bandwidth = measure_bandwidth(device)
     common = {
         "folder": str(folder),
-        "linears": _linears(runtime, built.arms, config),
+        "linears": _linears(runtime.adapter, built.arms),
         "settings": _settings(config, runtime),
         "environment": environment.snapshot(device),
     }
@@ -177,14 +178,14 @@ def _warm_up(
 
 
 def _linears(
-    runtime: Runtime, arms: Sequence[TimedArm], config: BenchConfig
+    adapter: BackboneAdapter, arms: Sequence[TimedArm]
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Rates of the linears alone: the backbone's, and the river's where an arm has one."""
-    adapter = runtime.adapter
-    found = {"backbone": linear_rates(adapter, ResidentLayers(adapter.layers))}
-    if any(arm.backends for arm in arms if isinstance(arm, DecoderArm)):
-        found["river"] = linear_rates(adapter, runtime.river(config.quant))
-    return found
+    """Rates of the linears alone: the backbone's, and those of each river that an arm runs."""
+    stacks: dict[str, Layers] = {"backbone": ResidentLayers(adapter.layers)}
+    for arm in arms:
+        if isinstance(arm, DecoderArm) and arm.river is not None:
+            stacks.setdefault("river/int8" if arm.name == INT8 else "river", arm.river)
+    return {name: linear_rates(adapter, stack) for name, stack in stacks.items()}
 
 
 def _line(
