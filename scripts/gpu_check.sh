@@ -22,10 +22,12 @@ if [ ! -f "$root/wheels/requirements.txt" ]; then
     exit 2
 fi
 environment="$root/.venv-gpu"
-"$python" -m venv --clear --system-site-packages "$environment"
+"$python" -m venv --clear --without-pip --system-site-packages "$environment"
 # Where Python itself lies in an environment, that one's packages are no system's.
 "$python" -c 'import site; print("\n".join(site.getsitepackages()))' \
     >"$(echo "$environment"/lib/python*/site-packages)/parent.pth"
+# The machine's own pip serves; where it has none, Python brings one.
+"$environment/bin/python" -m pip --version >/dev/null 2>&1 || "$environment/bin/python" -m ensurepip
 "$environment/bin/python" -m pip install --quiet --no-index --find-links "$root/wheels" --no-deps \
     --ignore-installed --requirement "$root/wheels/requirements.txt"
 "$environment/bin/python" -c '
