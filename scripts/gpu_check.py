@@ -63,8 +63,8 @@ class Check:
 
     def run(self) -> int:
         """Runs all parts and prints the report, as far as it came; returns the exit status."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _cut_short)
+        for caught in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(caught, _cut_short)
         try:
             self._tests()
             for number, part in enumerate(self._plan.parts):
