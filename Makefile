@@ -62,6 +62,6 @@ test-lower: $(LOWER)/.ready ## adapter and correctness anchors on the oldest tra
 	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/test_anchor_twins.py tests/test_kv_strategies.py tests/models tests/test_paper_models_run.py
 
 clean: ## remove the environments and caches of the checkout, not results/
-	rm -rf $(VENV) $(LOWER) build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOWER) .venv-gpu build .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info

@@ -4,7 +4,8 @@
     python scripts/bench_decode.py 'arms=[no_exit,river@3,"river~2"]' rounds=15
 
 Keys and their defaults: conf/bench_decode.yaml; columns and what is on the clock:
-docs/benchmark.md. Writes bench.json and decode.png to <output.dir>/bench/<model>-<engine>-<time>/;
+docs/benchmark.md. Writes bench.json (after each round) and decode.png to
+<output.dir>/bench/<model>-<engine>-<time>/;
 the last line of standard output is one JSON object with all figures.
 """
 
@@ -52,11 +53,13 @@ def bench(overrides: list[str]) -> list[str]:
     config = parse(complete(composed(overrides, "bench_decode")))
     # Imported late: a mistake on the command line is told without waiting for torch.
     from river_llm.analysis.bench_figures import impossible
+    from river_llm.analysis.bench_files import plot_bench
     from river_llm.analysis.bench_table import bench_report
     from river_llm.benchmark.run import execute
 
     result = execute(config)
     print(bench_report(result.line, result.contexts))
+    plot_bench(result.folder / "bench.json")
     print(f"{result.folder}: bench.json, decode.png")
     print(json.dumps(result.line, allow_nan=False), flush=True)
     return [

@@ -18,6 +18,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Two threads on a busy machine fight; one is as fast on tiny models.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
+    # Models are built on it, and what tests compare with them; see docs/gpu.md.
+    if device := os.environ.get("RIVER_LLM_TEST_DEVICE"):
+        torch.set_default_device(device)
     # Nothing is logged but where a test asks for it (logger.mode=offline).
     os.environ["WANDB_MODE"] = "disabled"
 

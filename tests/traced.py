@@ -6,7 +6,9 @@ baked into its trace, and the next step, for which it is another, comes out wron
 
 from __future__ import annotations
 
-from torch.fx.experimental.proxy_tensor import make_fx
+from unittest import mock
+
+from torch.fx.experimental import proxy_tensor
 
 from river_llm.engine.halves import HalvesExecutor
 from river_llm.engine.regions import Body, RegionExecutor
@@ -20,8 +22,10 @@ class TracedRegions(RegionExecutor):
     first_extent = 16
 
     def _capture(self, body: Body) -> Body:
-        # make_fx takes no function of no arguments that is a bound method or partial.
-        traced = make_fx(lambda: body())()
+        # Without descriptions of the values, which take most of the time.
+        with mock.patch.object(proxy_tensor, "set_meta", lambda proxy, _: proxy):
+            # make_fx takes no function of no arguments that is a bound method or partial.
+            traced = proxy_tensor.make_fx(lambda: body())()
         return lambda: traced()
 
 

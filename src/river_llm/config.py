@@ -63,7 +63,9 @@ class DataConfig:
 RANDOM = "random"
 """Value of `model.path` for random weights of a known shape."""
 
-ShapeName = Literal["smollm2_135m", "llama3.2_1b", "llama3.1_8b", "phi4_mini", "ministral3_8b"]
+ShapeName = Literal[
+    "tiny", "smollm2_135m", "llama3.2_1b", "llama3.1_8b", "phi4_mini", "ministral3_8b"
+]
 """The shapes that random weights can have."""
 
 

@@ -11,8 +11,6 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
-import pandas as pd
-
 from river_llm.errors import UserError
 
 FORCED_SCORES = "forced_scores.json"
@@ -166,6 +164,9 @@ class RunFolder:
             for r in records
             for step, (depth, score) in enumerate(zip(r.exit_depths, r.exit_scores, strict=True))
         ]
+        # Imported late: who only times decoders needs no pandas.
+        import pandas as pd
+
         frame = pd.DataFrame(rows, columns=["id", "step", "depth", "score"])
         frame = frame.astype({"step": "int32", "depth": "int16", "score": "float64"})
         temporary = self.path / ".steps.parquet.new"

@@ -18,17 +18,30 @@ class Timer:
 
     Attributes:
         seconds: duration of the last `with` block.
+        device_seconds: on CUDA the same duration by events in the device's own queue, a check of
+            the clock; None elsewhere.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds = 0.0
+        self.device_seconds: float | None = None
+        self._events: list[torch.cuda.Event] = []
+        if device.type == "cuda":
+            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
     def __enter__(self) -> Timer:
         synchronize(self.device)
         self._start = time.perf_counter()
+        for first in self._events[:1]:
+            first.record()
         return self
 
     def __exit__(self, *exception: object) -> None:
+        for last in self._events[1:]:
+            last.record()
         synchronize(self.device)
         self.seconds = time.perf_counter() - self._start
+        if self._events:
+            # Known by now: both events lie before the synchronization.
+            self.device_seconds = self._events[0].elapsed_time(self._events[1]) / 1000

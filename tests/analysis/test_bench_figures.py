@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from river_llm.analysis.bench_figures import arm_figures, impossible, pass_figures
+from river_llm.analysis.bench_figures import arm_figures, clocks_apart, impossible, pass_figures
 from river_llm.analysis.bench_plot import decode_figure, decode_plot
-from river_llm.analysis.bench_table import bench_report, bench_table
+from river_llm.analysis.bench_table import bench_report, bench_table, linear_table
 
 KINDS = {"backbone": 6e6, "river": 0.0, "head": 3e6, "kv": 0.5e6, "other": 0.5e6}
 
@@ -18,6 +18,19 @@ def record(seconds, kinds=None, **more):
 def figures(**arms):
     named = {name.replace("_at_", "@").replace("_on_", "/"): arm for name, arm in arms.items()}
     return arm_figures(named, steps=4, gb_per_s=10.0)
+
+
+LINE = {
+    "model": "tiny",
+    "engine": "compiled",
+    "threads": 2,
+    "bandwidth_gb_per_s": 10.0,
+    "compile_seconds": 61.25,
+    "rounds": 3,
+    "steps": 4,
+    "context": 64,
+    "hf_alone": None,
+}
 
 
 def test_ms_per_token_is_a_median_with_quartiles():
@@ -92,6 +105,78 @@ def test_reading_faster_than_the_memory_is_impossible():
     assert impossible(arms) == ["mask@1", "river@1"]
 
 
+def passes(seconds, tests, **more):
+    return record(seconds, KINDS, mean_tests=tests, **more)
+
+
+def test_an_exit_test_costs_what_a_tested_round_took_more_than_no_exits():
+    """4 steps of 5 tests: 20, 60 and 40 us more in a round are 1, 3 and 2 us a test.
+
+    Paired round by round; the medians of the seconds alone would say another cost.
+    """
+    arms = arm_figures(
+        {
+            "no_exit": passes([0.016, 0.016, 0.020], 0.0, mean_depth=6.0),
+            "no_exit~2": passes([0.016020, 0.016060, 0.020040], 5.0, mean_depth=6.0),
+            "river@3": passes([0.008] * 3, 0.0, mean_depth=3.0),
+            "river~2": passes([0.016] * 3, 5.0, mean_depth=6.0),
+        },
+        steps=4,
+        gb_per_s=10.0,
+    )
+    cost = arms["no_exit~2"]
+    assert cost["test_us"] == pytest.approx(2.0)
+    assert (cost["test_us_q1"], cost["test_us_q3"]) == pytest.approx((1.5, 2.5))
+    # 3 tests of 2 us in a step of 2 ms.
+    assert arms["river@3"]["test_share"] == pytest.approx(0.003)
+    assert "test_share" not in arms["river~2"]
+    text = bench_report(LINE, {64: arms})
+    assert "Exit test: 2.0 [1.5, 2.5] us each (no_exit~2 less no_exit); 0.3% of a step" in text
+
+
+def test_without_no_exit_beside_it_a_test_has_no_cost():
+    arms = arm_figures({"no_exit~2": passes([0.1], 5.0)}, steps=4, gb_per_s=10.0)
+    assert "test_us" not in arms["no_exit~2"]
+
+
+def test_clocks_that_differ_by_more_than_5_percent_are_flagged():
+    arms = figures(
+        no_exit=record([0.016], device_share=0.96),
+        full_quant=record([0.016], device_share=0.94),
+        hf_generate=record([0.016], cache="static"),
+        river_at_1=record([0.016], device_share=None),
+        river_at_3=record([0.016], device_share=1.06),
+    )
+    assert clocks_apart(arms) == {"full_quant": 0.94, "river@3": 1.06}
+    text = bench_report(LINE, {64: arms})
+    assert "CLOCKS APART: full_quant took 0.940 of the wall clock's time" in text
+    assert text.count("CLOCKS APART") == 2
+
+
+def test_the_linears_alone_have_a_table_of_their_own():
+    linears = {
+        "backbone": {"mlp.up_proj": {"rows": 96, "columns": 64, "gb_per_s": 12.25}},
+        "river": {"mlp.up_proj": {"rows": 96, "columns": 64, "gb_per_s": 8.0}},
+    }
+    (row,) = linear_table(linears).splitlines()[2:]
+    assert cells(row) == ["mlp.up_proj", "96 x 64", "12.2", "8.0"]
+    text = bench_report({**LINE, "linears": linears}, {64: some_arms()})
+    assert "| river GB/s" in text
+
+
+def test_dropped_arms_and_dequantized_ones_are_told():
+    arms = figures(
+        no_exit=record([0.016], backends={}),
+        full_quant=record([0.016], backends={"dequantized": 7}),
+        river_at_1=record([0.016], backends={"int4_cpu": 7}),
+    )
+    names = [cells(row)[0] for row in bench_table(arms).splitlines()[2:]]
+    assert names == ["no_exit", "full_quant (dequantized)", "river@1"]
+    assert "since time was up: mask@1, river@8" in bench_report(
+        {**LINE, "dropped": ["mask@1", "river@8"]}, {64: arms}
+    )
+
+
 def cells(row):
     return [cell.strip() for cell in row.strip("|").split("|")]
 
@@ -137,17 +222,7 @@ def test_the_table_has_a_row_for_each_arm():
 
 def test_the_report_tells_what_holds_for_all_arms():
     alone = {"cache": "static", "ms_per_token": 8.0, "q1": 7.0, "q3": 9.0}
-    line = {
-        "model": "tiny",
-        "engine": "compiled",
-        "threads": 2,
-        "bandwidth_gb_per_s": 10.0,
-        "compile_seconds": 61.25,
-        "rounds": 3,
-        "steps": 4,
-        "context": 64,
-        "hf_alone": {**alone, "hf_generate_ratio": 1.02},
-    }
+    line = {**LINE, "hf_alone": {**alone, "hf_generate_ratio": 1.02}}
     text = bench_report(line, {64: some_arms()})
     assert text.startswith("tiny, engine compiled, 2 threads, memory read at 10.0 GB/s, 61.2 s")
     assert "Context 64, 3 rounds of 4 decode steps" in text

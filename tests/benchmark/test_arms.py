@@ -15,6 +15,7 @@ from river_llm.config import (
     QuantDecodeConfig,
     RecomputeConfig,
     RiverConfig,
+    RtnInt8Config,
     SimilarityConfig,
     StatePropagationConfig,
     StaticFirstConfig,
@@ -33,6 +34,8 @@ from river_llm.errors import UserError
         ("river@12", RiverConfig(prefill="backbone"), FixedConfig(depth=12)),
         ("river~1.5", RiverConfig(prefill="backbone"), SimilarityConfig(tau=1.5)),
         ("river~2", RiverConfig(prefill="backbone"), SimilarityConfig(tau=2.0)),
+        # Where nothing fires, nothing is propagated: the backbone and its tests.
+        ("no_exit~2", StatePropagationConfig(), SimilarityConfig(tau=2.0)),
         ("static_first@3", StaticFirstConfig(k=3), NeverConfig()),
         ("static_last@4", StaticLastConfig(k=4), NeverConfig()),
         ("recompute@3", RecomputeConfig(), FixedConfig(depth=3)),
@@ -44,6 +47,19 @@ from river_llm.errors import UserError
 def test_a_name_is_a_method_with_its_criterion(name, method, criterion):
     arm = parse_arm(name)
     assert (arm.name, arm.method, arm.criterion) == (name, method, criterion)
+    assert arm.quant is None
+
+
+def test_a_control_at_8_bits_brings_its_own_quantizer():
+    arm = parse_arm("full_quant/int8")
+    assert (arm.method, arm.criterion) == (FullQuantConfig(), NeverConfig())
+    assert arm.quant == RtnInt8Config()
+
+
+@pytest.mark.parametrize("name", ["no_exit~1", "no_exit~0.5"])
+def test_no_exit_with_tests_never_exits(name):
+    with pytest.raises(UserError, match=f"arms: {name} would exit: give a tau above 1"):
+        parse_arm(name)
 
 
 @pytest.mark.parametrize("name", ["hf_generate", "llama_cpp"])
@@ -64,6 +80,8 @@ def test_peers_have_no_method(name):
         "river~1e5",
         "mask~0.5",
         "no_exit@3",
+        "no_exit~",
+        "river@3/int8",
         "full_quant@0",
         "static_first",
         "static_ranked@3",

@@ -10,14 +10,15 @@ import sys
 import pytest
 
 from command import ROOT
-from river_llm.benchmark import bandwidth, run
+from river_llm.analysis.bench_files import plot_bench
+from river_llm.benchmark import bandwidth, clock, decoders, run
 from tiny_folder import HIDDEN, LAYERS, tiny_tokenizer
 
 SCRIPT = "scripts/bench_decode.py"
 SMALL = ("model.dtype=fp32", "contexts=[12,5]", "steps=3", "rounds=2")
 ARMS = (
-    'arms=[hf_generate,no_exit,full_quant,river@1,"river~2",static_last@2,recompute@1,'
-    "mask@1,state_propagation@1,mono_decreasing@2]"
+    'arms=[hf_generate,full_quant/int8,no_exit,full_quant,river@1,"river~2","no_exit~2",'
+    "static_last@2,recompute@1,mask@1,state_propagation@1,mono_decreasing@2]"
 )
 NAMES = [name.strip('"') for name in ARMS.removeprefix("arms=[").removesuffix("]").split(",")]
 # The engine is the compiled one, so the eager one is timed beside it.
@@ -80,7 +81,14 @@ def test_bytes_and_depths_are_those_of_the_arms(done):
     # 13, 14 and 15 slots; key and value of 2 heads of 16 in a layer.
     kv = 4 * 2 * 2 * 16 * 14
     # Weights of a river in fp32 lie there dequantized, at 4 bytes.
-    layers = {"no_exit": (3, 0), "full_quant": (0, 3), "river@1": (1, 2), "river~2": (3, 0)}
+    layers = {
+        "no_exit": (3, 0),
+        "no_exit~2": (3, 0),
+        "full_quant": (0, 3),
+        "full_quant/int8": (0, 3),
+        "river@1": (1, 2),
+        "river~2": (3, 0),
+    }
     for name, (backbone, river) in layers.items():
         assert arms[name]["bytes"] == {
             "backbone": backbone * matrices,
@@ -99,14 +107,45 @@ def test_bytes_and_depths_are_those_of_the_arms(done):
         "no_exit": 3,
         "no_exit/eager": 3,
         "full_quant": 0,
+        "full_quant/int8": 0,
         "river@1": 1,
         "river~2": 3,
+        "no_exit~2": 3,
         "static_last@2": 2,
         "recompute@1": 1,
         "mask@1": 1,
         "state_propagation@1": 1,
         "mono_decreasing@2": 2,
     }
+
+
+def test_the_exit_tests_are_counted_and_their_cost_is_told(done):
+    """3 layers: a test after the first and the second, in every step."""
+    _, command = done
+    arms = command.last_line["arms"]
+    tests = {name: arm["mean_tests"] for name, arm in arms.items() if arm.get("mean_tests")}
+    assert tests == {"river~2": 2.0, "no_exit~2": 2.0}
+    cost = arms["no_exit~2"]
+    assert cost["test_us_q1"] <= cost["test_us"] <= cost["test_us_q3"]
+    share = cost["test_us"] * 1 / 1000 / arms["river@1"]["ms_per_token"]
+    assert arms["river@1"]["test_share"] == pytest.approx(share)
+    assert command.stdout.count("Exit test: ") == 2
+
+
+def test_each_linear_is_timed_alone(done):
+    """fp32, so the river's linears are dequantized: 4 bytes a weight in both stacks."""
+    linears = done[1].last_line["linears"]
+    assert list(linears) == ["backbone", "river/int8", "river"]
+    shapes = {"q": (64, 64), "k": (32, 64), "v": (32, 64), "o": (64, 64)}
+    named = {f"self_attn.{name}_proj": shape for name, shape in shapes.items()}
+    named |= {f"mlp.{name}_proj": (128, 64) for name in ("gate", "up")}
+    named["mlp.down_proj"] = (64, 128)
+    for stack in linears.values():
+        assert {n: (one["rows"], one["columns"]) for n, one in stack.items()} == named
+        for one in stack.values():
+            assert one["nbytes"] == 4 * one["rows"] * one["columns"]
+            assert one["gb_per_s"] > 0
+    assert done[1].stdout.count("| mlp.down_proj ") == 1
 
 
 def test_figures_are_saved_with_what_they_are_made_of(done):
@@ -170,10 +209,10 @@ def test_a_context_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model)
     """The second context is interrupted."""
     measure = run._measure
 
-    def interrupted(config, runtime, arms, prompt):
+    def interrupted(config, runtime, arms, prompt, clock):
         if len(prompt) == 6:
             raise KeyboardInterrupt
-        return measure(config, runtime, arms, prompt)
+        return measure(config, runtime, arms, prompt, clock)
 
     monkeypatch.setattr(run, "_measure", interrupted)
     arguments = (f"model.path={model}", "arms=[no_exit]", "model.dtype=fp32", "contexts=[4,6]")
@@ -182,6 +221,57 @@ def test_a_context_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model)
     (saved,) = tmp_path.glob("results/bench/*/bench.json")
     record = json.loads(saved.read_text("utf-8"))
     assert list(record["contexts"]) == list(record["measured"]) == ["4"]
+
+
+def test_a_round_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model):
+    """The third round is interrupted."""
+    rounds = run.time_rounds
+
+    def interrupted(arms, count, label):
+        for number, seconds in enumerate(rounds(arms, count, label)):
+            if number == 2:
+                raise KeyboardInterrupt
+            yield seconds
+
+    monkeypatch.setattr(run, "time_rounds", interrupted)
+    arguments = (f"model.path={model}", "arms=[no_exit]", "model.dtype=fp32", "contexts=[4]")
+    with pytest.raises(KeyboardInterrupt):
+        start(monkeypatch, tmp_path, 10.0, *arguments, "steps=1", "rounds=5")
+    (saved,) = tmp_path.glob("results/bench/*/bench.json")
+    record = json.loads(saved.read_text("utf-8"))
+    seconds = record["measured"]["4"]["arms"]["no_exit"]["seconds"]
+    assert (len(seconds), record["rounds_made"], record["rounds"]) == (2, 2, 5)
+    assert not list(saved.parent.glob("*.new"))
+    # A picture of what is there can be drawn later, without a model.
+    assert plot_bench(saved).read_bytes().startswith(b"\x89PNG")
+
+
+def test_where_time_is_up_the_last_arms_and_rounds_are_dropped_aloud(
+    monkeypatch, tmp_path, model, capsys
+):
+    """A minute passes in every pass: after two arms the warm-up's 60 of 100 s are over."""
+    now = 0.0
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now)
+    timed = decoders.DecoderArm.timed_pass
+
+    def slow(arm):
+        nonlocal now
+        now += 40.0
+        return timed(arm)
+
+    monkeypatch.setattr(decoders.DecoderArm, "timed_pass", slow)
+    arms = "arms=[no_exit,mask@1,river@1,full_quant]"
+    arguments = (f"model.path={model}", arms, "model.dtype=fp32", "contexts=[4]", "engine=eager")
+    with pytest.raises(SystemExit) as ended:
+        start(monkeypatch, tmp_path, 1e6, *arguments, "steps=1", "rounds=5", "budget_s=100")
+    assert ended.value.code == 0
+    output = capsys.readouterr()
+    assert "NOT TIMED, since time is up: river@1, full_quant" in output.err
+    assert "1 of 5 rounds, since time is up" in output.err
+    line = json.loads(output.out.splitlines()[-1])
+    assert list(line["arms"]) == ["no_exit", "mask@1"]
+    assert line["dropped"] == ["river@1", "full_quant"]
+    assert line["rounds_made"] == 1
 
 
 @pytest.mark.parametrize(
@@ -196,6 +286,8 @@ def test_a_context_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model)
         (["contexts=[64,0]"], "contexts=0 is too small"),
         (["contexts=[1530]"], "contexts=1530 with steps=16 exceeds the model's 1536"),
         (["steps=0"], "steps=0 is too small"),
+        (["budget_s=0"], "budget_s=0.0 is too small"),
+        (["arms=['no_exit~0.5']"], "no_exit~0.5 would exit"),
         (["rounds=1.5"], "rounds=1.5 is not a whole number"),
         (["tau=0.5"], "unknown key tau"),
         (["+tau=0.5"], "unknown key tau"),

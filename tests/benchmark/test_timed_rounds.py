@@ -30,9 +30,19 @@ def test_every_arm_comes_once_in_each_round_and_the_order_changes():
     """Rotated by 0, 1, 2, 3 = 0 places; the second and fourth round run backwards."""
     log: list[str] = []
     arms = [Counting(name, log) for name in "ABC"]
-    seconds = time_rounds(arms, 4, "test")
+    *_, seconds = time_rounds(arms, 4, "test")
     assert "".join(log) == "ABC" + "ACB" + "CAB" + "CBA"
     assert seconds == {name: [1.0, 2.0, 3.0, 4.0] for name in "ABC"}
+
+
+def test_after_each_round_its_seconds_are_there_and_the_next_has_not_begun():
+    log: list[str] = []
+    rounds = time_rounds([Counting(name, log) for name in "AB"], 3, "test")
+    assert next(rounds) == {"A": [1.0], "B": [1.0]}
+    second = next(rounds)
+    assert len(log) == 4
+    next(rounds)
+    assert second == {"A": [1.0, 2.0], "B": [1.0, 2.0]}, "kept as it was"
 
 
 @pytest.fixture
@@ -58,7 +68,7 @@ class FakeDecoder:
         self.seen.add(len(self.fed))
         self.fed += forced
         self.calls.append(("step", forced[0]))
-        return StepOutput([[0]], [[0.0]], torch.zeros(1), Exit(2 + len(self.fed)), block=5)
+        return StepOutput([[0]], [[0.0]], torch.zeros(1), Exit(2 + len(self.fed), tests=6), block=5)
 
     def rollback(self, steps):
         self.calls.append(("rollback", steps))
@@ -89,4 +99,42 @@ def test_bytes_are_a_mean_over_the_steps_of_the_last_pass(clock):
     arm.prefill([1, 2, 3, 4])
     arm.timed_pass()
     assert arm.bytes_per_token() == {"backbone": 4.0, "kv": 6.0, "other": 5.0}
-    assert arm.details() == {"mean_depth": 4.0, "mean_block": 5.0}
+    assert arm.details() == {
+        "mean_depth": 4.0,
+        "mean_block": 5.0,
+        "mean_tests": 6.0,
+        "device_share": None,
+        "backends": {},
+    }
+
+
+def test_on_cuda_events_check_the_wall_clock(clock, monkeypatch):
+    """The device is idle before the first event and done with all before the clock is read."""
+    log: list[str] = []
+
+    class Event:
+        def __init__(self, enable_timing):
+            assert enable_timing
+            self.at = None
+
+        def record(self):
+            log.append("record")
+            self.at = clock.now
+
+        def elapsed_time(self, last):
+            return 1000 * (last.at - self.at)
+
+    def synchronize(device):
+        log.append("wait")
+        clock.now += 100.0
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    timer = timing.Timer(torch.device("cuda"))
+    for work in (3.0, 5.0):
+        log.clear()
+        with timer:
+            clock.now += work
+        assert log == ["wait", "record", "record", "wait"]
+        assert timer.seconds == work + 100.0
+        assert timer.device_seconds == work

@@ -11,6 +11,9 @@ Arms = Mapping[str, Mapping[str, Any]]
 """Figures by the arm's name, as :func:`arm_figures` gives them."""
 
 KINDS = ("backbone", "river", "head", "kv", "other")
+TESTED = "no_exit~"
+"""Begins the names of arms that test at every depth and never exit."""
+CLOCK_TOLERANCE = 0.05
 REFERENCES = {
     "vs_no_exit": ("no_exit",),
     # Where the engine is the eager one, no_exit is eager no_exit.
@@ -32,9 +35,11 @@ def arm_figures(arms: Arms, steps: int, gb_per_s: float) -> dict[str, dict[str, 
     Returns:
         By name: median and quartiles of ms per token, bytes with their `total`, `bound_ms` (time
         to read them) with its share, GB/s, and for each reference that was timed the median and
-        the quartiles of the ratios within a round.
+        the quartiles of the ratios within a round. `no_exit~tau` has `test_us`, the microseconds
+        that an exit test takes (median and quartiles over rounds), and each `river@d` the
+        `test_share` that testing at every depth up to d would be of its step.
     """
-    return {
+    figures: dict[str, dict[str, Any]] = {
         name: {
             **_times(arm["seconds"], steps),
             **_reading(
@@ -52,11 +57,33 @@ def arm_figures(arms: Arms, steps: int, gb_per_s: float) -> dict[str, dict[str, 
         }
         for name, arm in arms.items()
     }
+    tested = [name for name in arms if name.startswith(TESTED) and arms[name]["mean_tests"]]
+    for name in tested if "no_exit" in arms else ():
+        figures[name] |= _test_cost(arms[name], arms["no_exit"], steps)
+        for river in [own for own in arms if own.startswith("river@")]:
+            tests_ms = figures[name]["test_us"] * arms[river]["mean_depth"] / 1000
+            figures[river]["test_share"] = tests_ms / figures[river]["ms_per_token"]
+    return figures
+
+
+def _test_cost(tested: Mapping[str, Any], plain: Mapping[str, Any], steps: int) -> dict[str, float]:
+    """Microseconds of one exit test: what a round's pass took more than no_exit's, per test."""
+    tests = steps * tested["mean_tests"]
+    pairs = zip(tested["seconds"], plain["seconds"], strict=True)
+    keys = ("test_us_q1", "test_us", "test_us_q3")
+    values = _quartiles([1e6 * (own - other) / tests for own, other in pairs])
+    return dict(zip(keys, values, strict=True))
 
 
 def pass_figures(seconds: Sequence[float], steps: int) -> dict[str, float]:
     """Median and quartiles of ms per token over passes of `steps` decode steps."""
     return _times(seconds, steps)
+
+
+def clocks_apart(arms: Arms) -> dict[str, float]:
+    """Arms whose time by the device's own clock is not the wall clock's: the ratio of the two."""
+    shares = {name: arm.get("device_share") for name, arm in arms.items()}
+    return {n: s for n, s in shares.items() if s is not None and abs(s - 1) > CLOCK_TOLERANCE}
 
 
 def impossible(arms: Arms) -> list[str]:

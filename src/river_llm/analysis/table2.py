@@ -93,7 +93,7 @@ def _markdown(runs: SavedRuns, found: list[Block], margin: float) -> str:
 
 def _latex(runs: SavedRuns, found: list[Block], margin: float) -> str:
     ran = [block for block in found if block.has_runs]
-    main = f"Table 2. {headline(found)} {paper_note(found)}"
+    main = f"Laid out as the paper's Table 2. {headline(found)} {paper_note(found)}"
     tables = [
         to_latex(paper_frame(found), main, "tab:table2", NAMES),
         to_latex(equal_frame(ran, margin), equal_note(margin), "tab:equal-accuracy", NAMES),

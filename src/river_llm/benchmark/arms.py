@@ -16,9 +16,11 @@ from river_llm.config import (
     MonoDecreasingConfig,
     NeverConfig,
     NoExitConfig,
+    QuantConfig,
     QuantDecodeConfig,
     RecomputeConfig,
     RiverConfig,
+    RtnInt8Config,
     SimilarityConfig,
     StatePropagationConfig,
     StaticFirstConfig,
@@ -28,6 +30,7 @@ from river_llm.errors import UserError
 
 NO_EXIT = "no_exit"
 EAGER_NO_EXIT = "no_exit/eager"
+INT8 = "full_quant/int8"
 HF_GENERATE = "hf_generate"
 LLAMA_CPP = "llama_cpp"
 PEERS = (HF_GENERATE, LLAMA_CPP)
@@ -56,6 +59,8 @@ FORMS = ", ".join(
         *(f"{name}@d" for name in _PLANNED),
         *(f"{name}@k" for name in _STATIC),
         "river~tau",
+        "no_exit~tau",
+        INT8,
     )
 )
 
@@ -84,12 +89,14 @@ class Arm:
         method: how the project's own decoder works; None: a peer.
         criterion: where a token leaves the backbone.
         depth: planned depth or number of layers at 16 bits; None: the name gives none.
+        quant: of the river; None: the benchmark's.
     """
 
     name: str
     method: Method | None = None
     criterion: CriterionConfig = field(default_factory=NeverConfig)
     depth: int | None = None
+    quant: QuantConfig | None = None
 
 
 def parse_arm(name: str) -> Arm:
@@ -102,6 +109,8 @@ def parse_arm(name: str) -> Arm:
         return Arm(name)
     if name in _PLAIN:
         return Arm(name, _PLAIN[name])
+    if name == INT8:
+        return Arm(name, _PLAIN["full_quant"], quant=RtnInt8Config())
     planned = re.fullmatch(r"([a-z_]+)@(\d+)", name)
     if planned and planned[1] in _PLANNED:
         depth = int(planned[2])
@@ -109,9 +118,14 @@ def parse_arm(name: str) -> Arm:
     if planned and planned[1] in _STATIC:
         count = int(planned[2])
         return Arm(name, _STATIC[planned[1]](k=count), depth=count)
-    tested = re.fullmatch(r"river~(\d+(?:\.\d+)?)", name)
-    if tested and math.isfinite(tau := float(tested[1])):
-        return Arm(name, _PLANNED["river"], SimilarityConfig(tau=tau))
+    tested = re.fullmatch(r"(river|no_exit)~(\d+(?:\.\d+)?)", name)
+    if tested and math.isfinite(tau := float(tested[2])):
+        if tested[1] == "river":
+            return Arm(name, _PLANNED["river"], SimilarityConfig(tau=tau))
+        if tau <= 1:
+            raise UserError(f"arms: {name} would exit: give a tau above 1, e.g. no_exit~2")
+        # Where no test fires nothing is propagated: the backbone and its tests, without a river.
+        return Arm(name, _PLANNED["state_propagation"], SimilarityConfig(tau=tau))
     raise UserError(f"arms: {name!r} is no arm: use one of {FORMS} (d, k: layers; tau: a number)")
 
 

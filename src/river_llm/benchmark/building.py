@@ -20,7 +20,7 @@ from river_llm.benchmark.llama_cpp import GgufTraffic, LlamaCpp, gguf_path
 from river_llm.benchmark.rounds import TimedArm
 from river_llm.benchmark.settings import BenchConfig
 from river_llm.benchmark.transformers_arm import TransformersArm
-from river_llm.config import EagerConfig, NoExitConfig
+from river_llm.config import EagerConfig, NeverConfig, NoExitConfig
 from river_llm.engine.halves import HalvesExecutor
 from river_llm.errors import UserError
 from river_llm.evaluation.runtime import Runtime
@@ -71,19 +71,24 @@ def build_arms(config: BenchConfig, runtime: Runtime) -> BuiltArms:
     llama = [_llama_cpp(config, runtime, slots) for arm in names if arm.name == LLAMA_CPP]
     built: list[TimedArm] = []
     engine: str = config.engine.name
-    for arm in tqdm(names, desc="building arms", unit="arm"):
+    # A runtime keeps one river: the arms on another quantizer come behind all that share one.
+    decoders: dict[str, DecoderArm] = {}
+    own_methods = [arm for arm in names if arm.method is not None]
+    for arm in tqdm(sorted(own_methods, key=lambda arm: arm.quant is not None), "building arms"):
+        run = config.run(arm.method or NoExitConfig(), arm.criterion, arm.quant)
+        decoders[arm.name] = decoder_arm(arm.name, runtime, run, tokens, slots)
+    for arm in names:
         if arm.name == LLAMA_CPP:
             built += llama
         elif arm.name == HF_GENERATE:
             built += [TransformersArm(adapter, cache, config.steps) for cache in CACHES]
         else:
-            run = config.run(arm.method or NoExitConfig(), arm.criterion)
-            own = decoder_arm(arm.name, runtime, run, tokens, slots)
+            own = decoders[arm.name]
             built.append(own)
             if arm.name == NO_EXIT:
                 engine = own.decoder.executor.name
                 if engine != EAGER:
-                    eager = replace(run, engine=EagerConfig())
+                    eager = replace(config.run(NoExitConfig(), NeverConfig()), engine=EagerConfig())
                     built.append(decoder_arm(EAGER_NO_EXIT, runtime, eager, tokens, slots))
     return BuiltArms(built, prompt, engine)
 

@@ -10,6 +10,7 @@ from river_llm.decoding import Decoder, StepOutput
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.traffic import Traffic
 from river_llm.exits import Confidence
+from river_llm.quant.river import RiverLayers
 from river_llm.timing import Timer
 
 
@@ -21,19 +22,27 @@ class DecoderArm:
         decoder: of the method, with room for the longest prompt and the steps behind it.
         traffic: of the method's decode steps.
         tokens: ids that are fed, one a step.
+        river: that the decoder runs; None: none.
 
     Attributes:
         prefill_seconds: of the last prefill.
+        river: as given.
     """
 
     def __init__(
-        self, name: str, decoder: Decoder, traffic: Traffic, tokens: Sequence[int]
+        self,
+        name: str,
+        decoder: Decoder,
+        traffic: Traffic,
+        tokens: Sequence[int],
+        river: RiverLayers | None = None,
     ) -> None:
         self.name = name
         self.decoder = decoder
         self.prefill_seconds = 0.0
         self._traffic = traffic
         self._tokens = list(tokens)
+        self.river = river
         self._timer = Timer(decoder.executor.device)
         self._context = 0
         self._outputs: list[StepOutput] = []
@@ -70,11 +79,18 @@ class DecoderArm:
         )
 
     def details(self) -> dict[str, Any]:
-        """Mean exit depth and mean number of tokens fed in a step, of the last pass."""
+        """Of the last pass: mean exit depth, tokens fed and tests made in a step; both clocks.
+
+        `device_share` is the time by the device's own clock over the wall clock's, None on CPU.
+        """
         steps = len(self._outputs)
+        device = self._timer.device_seconds
         return {
             "mean_depth": sum(out.trace.depth for out in self._outputs) / steps,
             "mean_block": sum(out.block for out in self._outputs) / steps,
+            "mean_tests": sum(out.trace.tests for out in self._outputs) / steps,
+            "device_share": None if device is None else device / self._timer.seconds,
+            "backends": {} if self.river is None else self.river.backend_counts(),
         }
 
 
@@ -99,11 +115,13 @@ def decoder_arm(
         UserError: settings outside the model.
     """
     criterion = runtime.criterion(config, None)
+    river = runtime.river_of(config)
     traffic = Traffic(
         runtime.adapter,
-        runtime.river_of(config),
+        river,
         propagates=isinstance(config.method, StatePropagationConfig),
         tests_read_head=isinstance(criterion, Confidence),
         head=runtime.head(config.quant),
     )
-    return DecoderArm(name, runtime.decoder(config, criterion, slots), traffic, tokens)
+    decoder = runtime.decoder(config, criterion, slots)
+    return DecoderArm(name, decoder, traffic, tokens, river)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 from tqdm import tqdm
@@ -31,7 +31,9 @@ class TimedArm(Protocol):
         ...
 
 
-def time_rounds(arms: Sequence[TimedArm], rounds: int, label: str) -> dict[str, list[float]]:
+def time_rounds(
+    arms: Sequence[TimedArm], rounds: int, label: str
+) -> Iterator[dict[str, list[float]]]:
     """Times all arms in each round.
 
     The order is rotated by one from round to round and runs backwards in every other round, so
@@ -42,8 +44,8 @@ def time_rounds(arms: Sequence[TimedArm], rounds: int, label: str) -> dict[str, 
         rounds: how often each is timed.
         label: of the progress bar.
 
-    Returns:
-        Seconds of each pass, round by round, by the arm's name.
+    Yields:
+        After each round the seconds of each pass so far, round by round, by the arm's name.
     """
     seconds: dict[str, list[float]] = {arm.name: [] for arm in arms}
     with tqdm(total=rounds * len(arms), desc=label, unit="pass") as bar:
@@ -51,7 +53,7 @@ def time_rounds(arms: Sequence[TimedArm], rounds: int, label: str) -> dict[str, 
             for arm in in_order(arms, number):
                 seconds[arm.name].append(arm.timed_pass())
                 bar.update()
-    return seconds
+            yield {name: list(own) for name, own in seconds.items()}
 
 
 def in_order(arms: Sequence[TimedArm], number: int) -> list[TimedArm]:

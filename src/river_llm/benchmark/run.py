@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,16 +16,23 @@ from tqdm import tqdm
 
 from river_llm import environment
 from river_llm.analysis.bench_figures import Arms, arm_figures, pass_figures
-from river_llm.analysis.bench_plot import decode_plot
-from river_llm.benchmark.arms import HF_GENERATE
+from river_llm.benchmark.arms import HF_GENERATE, INT8
 from river_llm.benchmark.bandwidth import measure_bandwidth, rates_at
 from river_llm.benchmark.building import BuiltArms, build_arms
+from river_llm.benchmark.clock import Clock
+from river_llm.benchmark.decoders import DecoderArm
+from river_llm.benchmark.linears import linear_rates
 from river_llm.benchmark.rounds import TimedArm, time_rounds
 from river_llm.benchmark.settings import BenchConfig
 from river_llm.benchmark.transformers_arm import faster_cache, seconds_alone
+from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.evaluation.runtime import Runtime
+from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import load_model
 from river_llm.quant.quantizers import quant_record
+
+WARM_UP_SHARE = 0.6
+"""Of a context's time: arms that are not warm by then are dropped, those behind the others."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +40,7 @@ class BenchResult:
     """What a benchmark came to.
 
     Attributes:
-        folder: holds bench.json and decode.png.
+        folder: holds bench.json.
         line: the object that ends standard output.
         contexts: figures of each context's arms, by length of the prompt.
     """
@@ -43,82 +52,140 @@ class BenchResult:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured in one context.
+    """What was measured in one context, so far.
 
     Attributes:
         arms: records that :func:`river_llm.analysis.bench_figures.arm_figures` takes.
+        rounds: that were made.
+        dropped: arms that were left out, since time was up.
         alone: seconds of transformers in a process of its own, by cache; None: not asked for.
         load_average: of the machine at the end.
     """
 
     arms: dict[str, dict[str, Any]]
+    rounds: int
+    dropped: list[str]
     alone: dict[str, list[float]] | None
     load_average: list[float]
 
 
 def execute(config: BenchConfig) -> BenchResult:
-    """Times every arm in every context; what is there is saved after each.
+    """Times every arm in every context; what is there is saved after each round.
 
     Raises:
         UserError: settings that do not fit the model, or a peer that is missing.
     """
+    clock = Clock(config.budget_s)
     runtime = Runtime(load_model(config.model))
     built = build_arms(config, runtime)
     device = runtime.adapter.device
     name = f"{config.model.name}-{built.engine}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     folder = Path(config.output.dir) / "bench" / name
     bandwidth = measure_bandwidth(device)
+    common = {
+        "folder": str(folder),
+        "linears": _linears(runtime.adapter, built.arms),
+        "settings": _settings(config, runtime),
+        "environment": environment.snapshot(device),
+    }
     measured: dict[int, Measured] = {}
-    for context in config.contexts:
-        measured[context] = _measure(config, runtime, built.arms, built.prompt[:context])
-        bandwidth = bandwidth.best_with(measure_bandwidth(device))
+
+    def save() -> tuple[dict[str, Any], Mapping[int, Arms]]:
         contexts = {
             length: arm_figures(found.arms, config.steps, bandwidth.gb_per_s)
             for length, found in measured.items()
         }
         line = _line(config, runtime, built, measured, contexts)
-        line |= {"bandwidth_gb_per_s": bandwidth.gb_per_s, "folder": str(folder)}
+        line["bandwidth_gb_per_s"] = bandwidth.gb_per_s
         record = {
             **line,
+            **common,
             "bandwidth": {"kernel": bandwidth.kernel, "gb_per_s": bandwidth.rates},
-            "settings": _settings(config, runtime),
-            "environment": environment.snapshot(device),
             "measured": {str(length): asdict(found) for length, found in measured.items()},
         }
-        _save(folder, record, contexts, runtime.adapter.num_layers)
+        _write(folder, record)
+        return {**line, "folder": str(folder), "linears": common["linears"]}, contexts
+
+    for number, context in enumerate(config.contexts):
+        part = clock.part(1 / (len(config.contexts) - number))
+        for found in _measure(config, runtime, built.arms, built.prompt[:context], part):
+            measured[context] = found
+            save()
+        bandwidth = bandwidth.best_with(measure_bandwidth(device))
+        line, contexts = save()
     return BenchResult(folder, line, contexts)
 
 
 def _measure(
-    config: BenchConfig, runtime: Runtime, arms: Sequence[TimedArm], prompt: list[int]
-) -> Measured:
-    """Prefills every arm, warms it up by a whole pass, and times all in rounds."""
+    config: BenchConfig,
+    runtime: Runtime,
+    arms: Sequence[TimedArm],
+    prompt: list[int],
+    clock: Clock,
+) -> Iterator[Measured]:
+    """Prefills every arm, warms it up by a whole pass, and times all in rounds.
+
+    Yields:
+        What is there after each round.
+    """
     context = len(prompt)
-    # Whoever feeds a prompt of this length first would pay for what all others only use.
-    arms[0].prefill(prompt)
-    for arm in tqdm(arms, desc=f"context {context}: prefill", unit="arm"):
-        arm.prefill(prompt)
-        arm.timed_pass()
-    seconds = time_rounds(arms, config.rounds, f"context {context}: rounds")
-    kinds = [arm.bytes_per_token() for arm in arms]
+    warm, dropped = _warm_up(arms, prompt, clock.part(WARM_UP_SHARE))
+    kinds = [arm.bytes_per_token() for arm in warm]
     rates = rates_at(runtime.adapter.device, [sum((k or {}).values()) for k in kinds])
-    records = {
-        arm.name: {
-            "seconds": seconds[arm.name],
-            "prefill_seconds": arm.prefill_seconds,
-            "bytes": read,
-            "cached_gb_per_s": rate if read else None,
-            **arm.details(),
+    for seconds in time_rounds(warm, config.rounds, f"context {context}: rounds"):
+        records = {
+            arm.name: {
+                "seconds": seconds[arm.name],
+                "prefill_seconds": arm.prefill_seconds,
+                "bytes": read,
+                "cached_gb_per_s": rate if read else None,
+                **arm.details(),
+            }
+            for arm, read, rate in zip(warm, kinds, rates, strict=True)
         }
-        for arm, read, rate in zip(arms, kinds, rates, strict=True)
-    }
-    alone = None
+        made = len(seconds[warm[0].name])
+        load = [round(number, 2) for number in os.getloadavg()]
+        found = Measured(faster_cache(records), made, dropped, None, load)
+        yield found
+        if clock.over:
+            break
+    if made < config.rounds:
+        tell(f"context {context}: {made} of {config.rounds} rounds, since time is up")
     if config.hf_alone:
         alone = seconds_alone(
             runtime.adapter.model, config.model, prompt, config.steps, config.rounds, config.seed
         )
-    load = environment.snapshot(runtime.adapter.device)["load_average"]
-    return Measured(faster_cache(records), alone, load)
+        yield replace(found, alone=alone)
+
+
+def _warm_up(
+    arms: Sequence[TimedArm], prompt: list[int], clock: Clock
+) -> tuple[list[TimedArm], list[str]]:
+    """Prefill and one pass of each arm; those that are not reached in time are dropped, aloud."""
+    # Whoever feeds a prompt of this length first would pay for what all others only use.
+    arms[0].prefill(prompt)
+    warm: list[TimedArm] = []
+    for arm in tqdm(arms, desc=f"context {len(prompt)}: prefill", unit="arm"):
+        if warm and clock.over:
+            continue
+        arm.prefill(prompt)
+        arm.timed_pass()
+        warm.append(arm)
+    dropped = [arm.name for arm in arms[len(warm) :]]
+    if dropped:
+        tell(f"context {len(prompt)}: NOT TIMED, since time is up: {', '.join(dropped)}")
+    return warm, dropped
+
+
+def _linears(
+    adapter: BackboneAdapter, arms: Sequence[TimedArm]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Rates of the linears alone: the backbone's, and those of each river that an arm runs."""
+    stacks: dict[str, Layers] = {"backbone": ResidentLayers(adapter.layers)}
+    for arm in arms:
+        if isinstance(arm, DecoderArm) and arm.river is not None:
+            stacks.setdefault("river/int8" if arm.name == INT8 else "river", arm.river)
+    return {name: linear_rates(adapter, stack) for name, stack in stacks.items()}
 
 
 def _line(
@@ -131,6 +198,8 @@ def _line(
     shown = {
         str(length): {
             "arms": arms,
+            "rounds_made": measured[length].rounds,
+            "dropped": measured[length].dropped,
             "hf_alone": _alone(config, measured[length].alone, arms),
         }
         for length, arms in contexts.items()
@@ -174,13 +243,15 @@ def _settings(config: BenchConfig, runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _save(folder: Path, record: dict[str, Any], contexts: Mapping[int, Arms], layers: int) -> None:
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    """Puts bench.json in place of the one before, at once: who is cut short leaves a whole one."""
     folder.mkdir(parents=True, exist_ok=True)
     text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    (folder / "bench.json").write_text(text, encoding="utf-8")
-    subtitle = (
-        f"{record['model']}, {record['settings']['dtype']}, engine {record['engine']}, "
-        f"{record['threads']} threads, {record['bandwidth_gb_per_s']:.1f} GB/s; medians and "
-        f"quartiles of {record['rounds']} rounds"
-    )
-    decode_plot(contexts, layers, subtitle, folder / "decode.png")
+    path = folder / "bench.json"
+    path.with_suffix(".new").write_text(text, encoding="utf-8")
+    path.with_suffix(".new").replace(path)
+
+
+def tell(message: str) -> None:
+    """Says aloud what was not done as asked."""
+    print(f"river_llm: {message}", file=sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from river_llm.config import (
@@ -36,17 +36,27 @@ class BenchConfig:
     rounds: int = 7
     gguf: str | None = None
     hf_alone: bool = False
+    budget_s: float | None = None
     seed: int = 0
     output: OutputConfig = field(default_factory=OutputConfig)
 
-    def run(self, method: Method, criterion: CriterionConfig) -> RunConfig:
-        """A method of this benchmark as a run; its task is never asked for."""
+    def run(
+        self, method: Method, criterion: CriterionConfig, quant: QuantConfig | None = None
+    ) -> RunConfig:
+        """A method of this benchmark as a run; its task is never asked for.
+
+        Args:
+            method: how it decodes.
+            criterion: where a token leaves the backbone.
+            quant: of the river; None: the benchmark's. The head is the benchmark's in any case.
+        """
+        own = self.quant if quant is None else replace(quant, head=self.quant.head)
         return RunConfig(
             exp=ExpConfig(name="bench_decode", max_new_tokens=self.steps),
             model=self.model,
             method=method,
             criterion=criterion,
-            quant=self.quant,
+            quant=own,
             engine=self.engine,
             seed=self.seed,
         )
@@ -72,6 +82,8 @@ def parse(composed: Mapping[str, Any]) -> BenchConfig:
         for value in values:
             if value < 1:
                 raise UserError(f"{key}={value} is too small: give 1 or more")
+    if config.budget_s is not None and not config.budget_s > 0:
+        raise UserError(f"budget_s={config.budget_s} is too small: give seconds above 0")
     for key, names in (("contexts", config.contexts), ("arms", config.arms or ())):
         twice = sorted({str(name) for name in names if names.count(name) > 1})
         if twice:

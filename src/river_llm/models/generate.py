@@ -94,7 +94,12 @@ class Generate:
             else StaticCache(config=model.config, max_cache_len=length)
         )
         self._settings = GenerationConfig(
-            max_new_tokens=steps + 1, do_sample=False, pad_token_id=0, use_cache=True
+            max_new_tokens=steps + 1,
+            do_sample=False,
+            pad_token_id=0,
+            use_cache=True,
+            # On CUDA a static cache would have the model compiled, and what is timed another one.
+            disable_compile=True,
         )
         parameters = inspect.signature(type(model.model.layers[0]).forward).parameters
         self._argument = "cache" if "cache" in parameters else "past_key_values"

@@ -132,7 +132,7 @@ def _random(config: ModelConfig, device: torch.device) -> LoadedModel:
         tokenizer=None,
         chat=False,
         eos_ids=frozenset(),
-        fingerprint=random_fingerprint(config.shape, config.dtype),
+        fingerprint=random_fingerprint(config.shape, config.dtype, device=device.type),
         keep_packed=False,
     )
 

@@ -82,6 +82,19 @@ class Shape:
 # Llama 3 Herd of Models" (arXiv 2407.21783, table 3), for Phi-4-mini its technical report (arXiv
 # 2503.01743), and for Ministral 3 8B (text part) the defaults of transformers' Ministral3Config.
 SHAPES: dict[ShapeName, Shape] = {
+    # Nobody's: deep enough for a depth of 8, for trying things out.
+    "tiny": Shape(
+        layers=10,
+        hidden=128,
+        intermediate=256,
+        heads=2,
+        kv_heads=1,
+        head_dim=64,
+        vocab=512,
+        tied=True,
+        context=4096,
+        rope_theta=1e4,
+    ),
     "smollm2_135m": Shape(
         layers=30,
         hidden=576,
@@ -157,7 +170,7 @@ def random_model(
     Args:
         config: of a supported architecture.
         dtype: of the weights; the same numbers in every dtype, rounded.
-        device: where they end up.
+        device: where they are drawn; another kind of device gives other numbers.
         seed: of the weights.
     """
     with torch.device("meta"):
@@ -168,7 +181,7 @@ def random_model(
     # Its frequencies are no weights: computed when it is built, in float32 for every dtype.
     rotary = model.model.rotary_emb
     model.model.rotary_emb = type(rotary)(config).to(device)
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator(device).manual_seed(seed)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
         if parameter.dim() > 1:
@@ -179,16 +192,18 @@ def random_model(
     return model.eval()
 
 
-def random_fingerprint(shape: ShapeName, dtype: str, seed: int = SEED) -> str:
+def random_fingerprint(shape: ShapeName, dtype: str, seed: int = SEED, device: str = "cpu") -> str:
     """What stands for the hash of random weights, which follow from these alone."""
     text = f"random {FORMAT} {sorted(asdict(SHAPES[shape]).items())} {dtype} {seed}"
+    if device != "cpu":
+        text += f" {device}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _fill_normal(matrix: torch.Tensor, deviation: float, generator: torch.Generator) -> None:
     """Fills a contiguous tensor chunk by chunk: a matrix in float32 would be twice the memory."""
     flat = matrix.view(-1)
-    chunk = torch.empty(min(_CHUNK, flat.numel()))
+    chunk = torch.empty(min(_CHUNK, flat.numel()), device=matrix.device)
     for start in range(0, flat.numel(), _CHUNK):
         part = flat[start : start + _CHUNK]
         part.copy_(chunk[: part.numel()].normal_(0.0, deviation, generator=generator))
