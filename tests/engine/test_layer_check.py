@@ -157,7 +157,7 @@ def test_a_wrong_head_is_found(part, dtype, rivers, monkeypatch):
     def changed(self, head):
         record = original(self, head)
         if part == "final_norm":
-            record.final_norm = self._stacks[Source.BACKBONE][0].input_norm
+            record.final_norm = self._layer_records[Source.BACKBONE][0].input_norm
         else:
             record.head.weight = record.embedding
         return record

@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from river_llm.cache import SlotCache, Source
+from river_llm.engine.weights import Layers
 from river_llm.exits import Criterion
+from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 
 class NumericsError(FloatingPointError):
@@ -86,19 +90,44 @@ class Choice:
 class Executor(ABC):
     """Runs layers on fixed buffers.
 
+    Args:
+        adapter: drives the layers.
+        cache: shared by both stacks.
+        criterion: exit criterion whose score is bound in.
+        backbone: the 16-bit stack.
+        river: the 4-bit stack; None for methods that never enter it.
+        head: final norm and LM head, also the criterion's.
+
     Attributes:
         name: of the engine, as records call it.
+        adapter, cache, criterion, head: as given.
         num_layers: L.
-        criterion: bound when the executor is built.
         device: where the buffers live.
         reads: transfers to the host so far.
     """
 
     name: str
-    num_layers: int
-    criterion: Criterion
-    device: torch.device
     reads: int = 0
+
+    def __init__(
+        self,
+        adapter: BackboneAdapter,
+        cache: SlotCache,
+        criterion: Criterion,
+        backbone: Layers,
+        river: Layers | None,
+        head: Head,
+    ) -> None:
+        self.adapter = adapter
+        self.cache = cache
+        self.criterion = criterion
+        self.head = head
+        self.num_layers = adapter.num_layers
+        self.device = adapter.device
+        self._stacks: Mapping[Source, Layers | None] = {
+            Source.BACKBONE: backbone,
+            Source.RIVER: river,
+        }
 
     @abstractmethod
     def begin(self, inputs: StepInputs) -> None:

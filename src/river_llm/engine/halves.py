@@ -35,14 +35,6 @@ class NarrowPasses(Executor):
 class HalvesExecutor(Executor):
     """See :class:`river_llm.engine.executor.Executor`; a subclass names its narrow half.
 
-    Args:
-        adapter: the backbone.
-        cache: shared by both stacks, and by narrow and wide passes.
-        criterion: exit criterion whose score is bound in.
-        backbone: the 16-bit stack.
-        river: the 4-bit stack; None for methods that never enter it.
-        head: final norm and LM head, also the criterion's.
-
     Raises:
         EngineUnavailable: the narrow half cannot serve here.
     """
@@ -59,14 +51,9 @@ class HalvesExecutor(Executor):
         head: Head,
     ) -> None:
         parts = (adapter, cache, criterion, backbone, river, head)
-        self.narrow: NarrowPasses = self.narrow_kind(*parts)  # type: ignore[call-arg]
+        super().__init__(*parts)
+        self.narrow = self.narrow_kind(*parts)
         self.wide = EagerExecutor(*parts)
-        self.adapter = adapter
-        self.cache = cache
-        self.criterion = criterion
-        self.head = head
-        self.num_layers = adapter.num_layers
-        self.device = adapter.device
         self._now: Executor = self.narrow
 
     @property

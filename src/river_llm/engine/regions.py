@@ -15,6 +15,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 
 import torch
 
@@ -91,15 +92,9 @@ class RegionExecutor(NarrowPasses):
     Weights are asked for when a region is captured, so they must stay where they are.
 
     Args:
-        adapter: the backbone.
-        cache: shared by both stacks; empty, it gets a trash slot.
-        criterion: exit criterion whose score is bound in.
-        backbone: the 16-bit stack.
-        river: the 4-bit stack; None for methods that never enter it.
-        head: final norm and LM head, also the criterion's.
+        cache: empty; it gets a trash slot.
 
     Attributes:
-        most_rows: B x T that a pass may have.
         compile_seconds: time spent on capturing so far.
 
     Raises:
@@ -121,16 +116,10 @@ class RegionExecutor(NarrowPasses):
     ) -> None:
         if not isinstance(backbone, ResidentLayers):
             raise EngineUnavailable("captured layers must lie in memory, these are fetched")
-        self.adapter = adapter
-        self.cache = cache
-        self.criterion = criterion
-        self.head = head
-        self.num_layers = adapter.num_layers
-        self.device = adapter.device
+        super().__init__(adapter, cache, criterion, backbone, river, head)
         self.compile_seconds = 0.0
         self._batch = cache.k.shape[1]
         self.most_rows = self.token_buckets[-1] * self._batch
-        self._stacks = {Source.BACKBONE: backbone, Source.RIVER: river}
         self._cos, self._sin = adapter.rotary_table(cache.slots)
         self._trash = cache.open_trash()
         self._frames: dict[tuple[int, int, bool], Frame] = {}
@@ -177,11 +166,11 @@ class RegionExecutor(NarrowPasses):
         if stack is None:
             raise RuntimeError("this executor was built without a river")
         for block in blocks(first, last):
-            self._run(lambda part=block: self._layers(stack, writer, *part), writer, *block)
+            self._run(partial(self._layers, stack, writer, *block), writer, *block)
 
     def kv_only(self, first: int, last: int) -> None:
         for block in blocks(first, last):
-            self._run(lambda part=block: self._project(*part), Source.PROPAGATED, *block)
+            self._run(partial(self._project, *block), Source.PROPAGATED, *block)
 
     def score(self) -> torch.Tensor:
         return self._score().float()
@@ -198,7 +187,7 @@ class RegionExecutor(NarrowPasses):
         return self._frame.hidden[:, -self._tokens :].clone()
 
     def logits(self, rows: int = 1) -> torch.Tensor:
-        self._run(lambda: self._set_logits(rows), f"logits of {rows}")
+        self._run(partial(self._set_logits, rows), f"logits of {rows}")
         return self._frame.logits[:, -rows:].clone()
 
     def choose(self) -> Choice:

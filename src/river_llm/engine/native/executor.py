@@ -36,17 +36,6 @@ DTYPES = (torch.float32, torch.bfloat16)
 class NarrowExecutor(NarrowPasses):
     """See :class:`river_llm.engine.executor.Executor`; for passes of at most `most_rows` tokens.
 
-    Args:
-        adapter: the backbone.
-        cache: shared by both stacks.
-        criterion: exit criterion whose score is bound in.
-        backbone: the 16-bit stack.
-        river: the 4-bit stack; None for methods that never enter it.
-        head: final norm and LM head, also the criterion's.
-
-    Attributes:
-        most_rows: B x T that a pass may have.
-
     Raises:
         EngineUnavailable: no compiler here, or a model that the C++ side does not compute.
     """
@@ -61,20 +50,15 @@ class NarrowExecutor(NarrowPasses):
         head: Head,
     ) -> None:
         check_model(adapter)
+        super().__init__(adapter, cache, criterion, backbone, river, head)
         self._library = load_library()
         self.compile_seconds = self._library.compile_seconds
         self._calls = self._library.calls
         self.most_rows: int = self._calls.river_most_rows()
-        self.adapter = adapter
-        self.cache = cache
-        self.criterion = criterion
-        self.num_layers = adapter.num_layers
-        self.device = adapter.device
-        # Kept, since records hold addresses alone.
-        self._kept = (backbone, river)
-        self._stacks = {
+        # They hold addresses alone: what owns the memory stays with this executor.
+        self._layer_records = {
             writer: None if stack is None else self._records(stack)
-            for writer, stack in ((Source.BACKBONE, backbone), (Source.RIVER, river))
+            for writer, stack in self._stacks.items()
         }
         self._vocab = adapter.vocab_size
         model = self._model_record(head)
@@ -106,7 +90,6 @@ class NarrowExecutor(NarrowPasses):
         cos, sin = adapter.rotary_table(cache.slots)
         final_norm: Any = head.norm
         # Kept, since records hold addresses alone.
-        self._owners = (adapter, head)
         self._tables = (cos.float().contiguous(), sin.float().contiguous())
         scales = adapter.query_scales(cache.slots)
         self._query_scales = None if scales is None else scales.float()
@@ -200,7 +183,7 @@ class NarrowExecutor(NarrowPasses):
         )
 
     def _layers(self, writer: Source, first: int, last: int) -> Any:
-        layers = self._stacks[writer]
+        layers = self._layer_records[writer]
         if first < 0 or last > self.num_layers:
             raise IndexError(f"layers {first} to {last} of {self.num_layers}")
         if layers is None:
@@ -245,7 +228,7 @@ class NarrowExecutor(NarrowPasses):
     def score(self) -> torch.Tensor:
         before = self._copy(self._calls.river_previous(self._handle))
         after = self._copy(self._calls.river_state(self._handle))
-        return self.criterion.score(self._pool(before), self._pool(after), self._head)
+        return self.criterion.score(self._pool(before), self._pool(after), self._project)
 
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
         if not self._pooled:
@@ -264,13 +247,13 @@ class NarrowExecutor(NarrowPasses):
         return out
 
     def logits(self, rows: int = 1) -> torch.Tensor:
-        return self._head(self.hidden()[:, -rows:])
+        return self._project(self.hidden()[:, -rows:])
 
     def choose(self) -> Choice:
         self.reads += 1
         return self._choose(self.hidden()[:, -1:])
 
-    def _head(self, states: torch.Tensor) -> torch.Tensor:
+    def _project(self, states: torch.Tensor) -> torch.Tensor:
         return self._choose(states).logits
 
     def _choose(self, states: torch.Tensor) -> Choice:
