@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Self
 
 import torch
 
@@ -18,21 +19,39 @@ class Timer:
 
     Attributes:
         seconds: duration of the last `with` block.
-        device_seconds: on CUDA the same duration by events in the device's own queue, a check of
-            the clock; None elsewhere.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.seconds = 0.0
+
+    def __enter__(self) -> Self:
+        synchronize(self.device)
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        synchronize(self.device)
+        self.seconds = time.perf_counter() - self._start
+
+
+class CheckedTimer(Timer):
+    """The same with a second clock, where the device has one.
+
+    Attributes:
+        device_seconds: on CUDA the same duration by events in the device's own queue; None
+            elsewhere.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
         self.device_seconds: float | None = None
         self._events: list[torch.cuda.Event] = []
         if device.type == "cuda":
             self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
 
-    def __enter__(self) -> Timer:
-        synchronize(self.device)
-        self._start = time.perf_counter()
+    def __enter__(self) -> Self:
+        super().__enter__()
         for first in self._events[:1]:
             first.record()
         return self
@@ -40,8 +59,7 @@ class Timer:
     def __exit__(self, *exception: object) -> None:
         for last in self._events[1:]:
             last.record()
-        synchronize(self.device)
-        self.seconds = time.perf_counter() - self._start
+        super().__exit__(*exception)
         if self._events:
             # Known by now: both events lie before the synchronization.
             self.device_seconds = self._events[0].elapsed_time(self._events[1]) / 1000

@@ -130,7 +130,7 @@ def test_on_cuda_events_check_the_wall_clock(clock, monkeypatch):
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
     monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
-    timer = timing.Timer(torch.device("cuda"))
+    timer = timing.CheckedTimer(torch.device("cuda"))
     for work in (3.0, 5.0):
         log.clear()
         with timer:

@@ -11,7 +11,7 @@ from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.traffic import Traffic
 from river_llm.exits import Confidence
 from river_llm.quant.river import RiverLayers
-from river_llm.timing import Timer
+from river_llm.timing import CheckedTimer
 
 
 class DecoderArm:
@@ -43,7 +43,7 @@ class DecoderArm:
         self._traffic = traffic
         self._tokens = list(tokens)
         self.river = river
-        self._timer = Timer(decoder.executor.device)
+        self._timer = CheckedTimer(decoder.executor.device)
         self._context = 0
         self._outputs: list[StepOutput] = []
 
