@@ -47,15 +47,26 @@ class GraphExecutor(RegionExecutor):
         self._pool_handle = torch.cuda.graph_pool_handle()
 
     def _capture(self, body: Body) -> Body:
-        current = torch.cuda.current_stream(self.device)
-        self._stream.wait_stream(current)
-        with torch.cuda.stream(self._stream):
-            for _ in range(_WARM_UPS):
-                body()
-        current.wait_stream(self._stream)
+        """See :meth:`river_llm.engine.regions.RegionExecutor._capture`.
+
+        Raises:
+            EngineUnavailable: something in the region cannot be captured.
+        """
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool_handle, stream=self._stream):
-            body()
+        try:
+            current = torch.cuda.current_stream(self.device)
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UPS):
+                    body()
+            current.wait_stream(self._stream)
+            with torch.cuda.graph(graph, pool=self._pool_handle, stream=self._stream):
+                body()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise EngineUnavailable(f"a region cannot be captured: {reason}") from error
         return graph.replay
 
 

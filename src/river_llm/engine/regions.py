@@ -251,8 +251,9 @@ class RegionExecutor(NarrowPasses):
     def _pool(self, hidden: torch.Tensor) -> torch.Tensor:
         if self._inputs.pool == "last":
             return hidden[:, -1]
-        weight = self._frame.live[..., None].float()
-        return (hidden.float() * weight).sum(1) / weight.sum(1)
+        live = self._frame.live[..., None]
+        # Not times 0: whatever the fill holds, NaN too, stays out.
+        return hidden.float().masked_fill(~live, 0.0).sum(1) / live.float().sum(1)
 
     def _set_logits(self, rows: int) -> None:
         frame = self._frame
