@@ -46,7 +46,7 @@ def peak_request(
 
 
 def measure_peak(request: PeakRequest) -> dict[str, Any] | None:
-    """`peak_bytes` and `peak_source`; None: the process failed, which is told in one line.
+    """`peak_bytes`, `peak_source` and `tensor_bytes`; None: the process failed, which is told in one line.
 
     The model lies in memory twice meanwhile, here and there.
     """

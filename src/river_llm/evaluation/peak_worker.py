@@ -3,7 +3,7 @@
     python -m river_llm.evaluation.peak_worker < request.json
 
 The request holds the fields of :class:`PeakRequest`; the last line of stdout is one JSON object
-with `peak_bytes` and `peak_source`.
+with `peak_bytes`, `peak_source` and `tensor_bytes`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ import torch
 from river_llm.config import FullQuantConfig, RunConfig, parse
 from river_llm.decoding import Decoder
 from river_llm.evaluation.criteria import recorded_depths
-from river_llm.evaluation.resident import AnonymousPeak, anonymous_bytes, give_back_freed
+from river_llm.evaluation.resident import (
+    AnonymousPeak,
+    anonymous_bytes,
+    give_back_freed,
+    tensor_bytes,
+)
 from river_llm.evaluation.runtime import Runtime
 from river_llm.models.loading import resolve_device
 from river_llm.models.release import release_linears
@@ -68,7 +73,10 @@ def answer(request: PeakRequest) -> dict[str, Any]:
     source += f"; prompt of {len(request.prompt)} tokens and {request.steps} decode steps"
     if isinstance(config.method, FullQuantConfig):
         source += "; linears of the backbone's attention and FFN released before"
-    return {"peak_bytes": peak, "peak_source": source}
+    if config.offload.after is not None:
+        source += f"; those of its layers from {config.offload.after} on released before"
+    # While the decoder still holds all that it needs between two steps.
+    return {"peak_bytes": peak, "peak_source": source, "tensor_bytes": tensor_bytes(device)}
 
 
 def _build(config: RunConfig, slots: int) -> Decoder:
@@ -80,6 +88,9 @@ def _build(config: RunConfig, slots: int) -> Decoder:
     if isinstance(config.method, FullQuantConfig) and river is not None:
         layers = [river.acquire(layer, 1) for layer in range(runtime.adapter.num_layers)]
         release_linears(runtime.adapter, layers)
+    offloaded = runtime.offloaded(config)
+    if offloaded is not None:
+        release_linears(runtime.adapter, offloaded.layers, offloaded.first)
     return runtime.decoder(config, criterion, slots)
 
 
