@@ -6,9 +6,11 @@ quant, engine) have one dataclass per option, so that a setting exists only wher
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+import operator
 import re
 import types
 import typing
@@ -638,7 +640,7 @@ def _read_union(kind: Any, value: Any, key: str) -> Any:
         if value is None:
             return None
         inner = tuple(option for option in options if option is not types.NoneType)
-        return read(inner[0] if len(inner) == 1 else typing.Union[inner], value, key)
+        return read(functools.reduce(operator.or_, inner), value, key)
     if not any(is_dataclass(option) for option in options):
         if type(value) not in options:
             names = " or ".join(option.__name__ for option in options)

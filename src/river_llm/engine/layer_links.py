@@ -180,7 +180,7 @@ def open_layers(
         try:
             root.mkdir(parents=True, exist_ok=True)
             # Not where the system keeps such files: that may be memory.
-            nameless: BinaryIO = tempfile.TemporaryFile(dir=root)  # type: ignore[assignment]  # noqa: SIM115
+            nameless: BinaryIO = tempfile.TemporaryFile(dir=root)  # noqa: SIM115
             _write(adapter, layout, nameless)
         except OSError as error:
             raise UserError(
@@ -202,5 +202,5 @@ def _write(adapter: BackboneAdapter, layout: Layout, file: BinaryIO) -> None:
     stretch = torch.zeros(layout.stride, dtype=torch.uint8)
     for layer in range(adapter.num_layers):
         layout.write(adapter.linears(layer), stretch)
-        file.write(memoryview(stretch.numpy()))
+        file.write(stretch.numpy().tobytes())
     file.flush()

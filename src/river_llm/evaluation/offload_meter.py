@@ -1,4 +1,4 @@
-"""What the steps of one sample fetch of an offloaded backbone; read between steps, off the clock."""
+"""What each step of a sample fetches of an offloaded backbone, read between steps."""
 
 from __future__ import annotations
 

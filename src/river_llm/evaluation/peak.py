@@ -46,9 +46,9 @@ def peak_request(
 
 
 def measure_peak(request: PeakRequest) -> dict[str, Any] | None:
-    """`peak_bytes`, `peak_source` and `tensor_bytes`; None: the process failed, which is told in one line.
+    """`peak_bytes`, `peak_source` and `tensor_bytes`; None: the process failed.
 
-    The model lies in memory twice meanwhile, here and there.
+    That is told in one line. The model lies in memory twice meanwhile, here and there.
     """
     done = subprocess.run(
         [sys.executable, "-m", "river_llm.evaluation.peak_worker"],
