@@ -151,10 +151,17 @@ class RunFolder:
         _append_line(self.path / OFFLOAD, row)
 
     def fetches(self) -> dict[str, dict[str, Any]]:
-        """What each sample fetched, by its id; half a last line is left out."""
+        """What each sample fetched, by its id; half a last line is left out.
+
+        Raises:
+            UserError: a line that cannot be read.
+        """
         path = self.path / OFFLOAD
         content = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
-        rows = [json.loads(line) for line in content.splitlines()]
+        try:
+            rows = [json.loads(line) for line in content.splitlines()]
+        except ValueError as error:
+            raise UserError(f"{path} is not readable ({error}): move the folder away") from error
         # A process that was killed between two files left a sample to be generated again.
         return {row["id"]: row for row in rows}
 
