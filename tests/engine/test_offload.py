@@ -11,7 +11,7 @@ from torch import nn
 import tiny
 from river_llm.cache import SlotCache
 from river_llm.decoding import River, Static
-from river_llm.engine.layer_links import FORMAT, Layout, Link, MappedLink, open_layers
+from river_llm.engine.layer_links import FORMAT, Layout, Link, MappedLink, PinnedLink, open_layers
 from river_llm.engine.offload import OffloadedLayers, offload_layers
 from river_llm.engine.weights import ResidentLayers
 from river_llm.exits import Confidence, Fixed, Similarity
@@ -211,6 +211,87 @@ def test_a_layer_used_after_another_took_its_place_is_caught(rivers, tmp_path):
     with pytest.raises(RuntimeError, match=r"layer 1 is used after .* holds layer 3"):
         call(early)
     call(stack.acquire(1, 1))
+
+
+class Streams:
+    """Stands in for CUDA's streams and events, and writes down in which order they are asked.
+
+    What a GPU would make of that order is not shown by it.
+    """
+
+    def __init__(self, monkeypatch):
+        self.log = log = []
+
+        class Stream:
+            def __init__(self, name="copy"):
+                self.name = name
+
+            def wait_stream(self, other):
+                log.append(f"{self.name} waits for all of {other.name}")
+
+            def wait_event(self, event):
+                log.append(f"{self.name} waits for event {event.number}")
+
+        class Event:
+            count = 0
+
+            def __init__(self):
+                self.number = Event.count
+                Event.count += 1
+
+            def record(self, stream):
+                log.append(f"event {self.number} on {stream.name}")
+
+        main, active = Stream("main"), []
+
+        class Under:
+            def __init__(self, stream):
+                self.stream = stream
+
+            def __enter__(self):
+                active.append(self.stream)
+
+            def __exit__(self, *_):
+                active.pop()
+
+        copy = torch.Tensor.copy_
+
+        def copied(target, source, non_blocking=False):
+            log.append(f"copy on {active[-1].name if active else 'main'}, {non_blocking=}")
+            return copy(target, source)
+
+        monkeypatch.setattr(torch.cuda, "Stream", lambda device: Stream())
+        monkeypatch.setattr(torch.cuda, "Event", Event)
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
+        monkeypatch.setattr(torch.cuda, "stream", Under)
+        monkeypatch.setattr(torch.Tensor, "copy_", copied)
+        kept = lambda tensor, stream: log.append(f"kept for {stream.name}")  # noqa: E731
+        monkeypatch.setattr(torch.Tensor, "record_stream", kept)
+
+
+def test_copies_and_computing_wait_for_one_another(monkeypatch):
+    host = torch.arange(4, dtype=torch.uint8)[:, None].expand(4, 3).contiguous()
+    staging = [torch.zeros(3, dtype=torch.uint8) for _ in range(2)]
+    streams = Streams(monkeypatch)
+    link = PinnedLink(host, 2, staging)
+    assert streams.log == ["kept for copy"] * 2
+    streams.log.clear()
+    modules = [nn.Identity() for _ in range(6)]
+    stack = OffloadedLayers(modules[:2], modules[2:], link, 3)
+    stack.acquire(2, 1)
+    brought = [
+        "copy waits for all of main",
+        "copy on copy, non_blocking=True",
+        "event {} on copy",
+    ]
+    of = [[line.format(slot) for line in brought] for slot in range(2)]
+    assert streams.log == [*of[0], "main waits for event 0", *of[1]]
+    assert (staging[0][0], staging[1][0]) == (0, 1)
+    streams.log.clear()
+    # Layer 3 is there; layer 4 takes the place of layer 2 once what ran so far is done.
+    stack.acquire(3, 1)
+    assert streams.log == ["main waits for event 1", *of[0]]
+    assert (staging[0][0], staging[1][0]) == (2, 1)
 
 
 # --- where they lie -------------------------------------------------------------------------

@@ -120,22 +120,16 @@ class PinnedLink(Link):
     """From pinned host memory, on a CUDA stream of its own.
 
     Args:
-        adapter: the backbone, whose layers from `first` on are copied to the host.
+        host: layers from `first` on, pinned uint8 [L - first, layout.nbytes].
         first: index of the first offloaded layer.
-        layout: of a layer.
         staging: the staging layers on the device, uint8 [layout.nbytes] each.
     """
 
-    def __init__(
-        self, adapter: BackboneAdapter, first: int, layout: Layout, staging: Sequence[torch.Tensor]
-    ) -> None:
+    def __init__(self, host: torch.Tensor, first: int, staging: Sequence[torch.Tensor]) -> None:
+        self._host = host
         self._first = first
         self._staging = staging
-        self._device = adapter.device
-        count = adapter.num_layers - first
-        self._host = torch.empty(count, layout.nbytes, dtype=torch.uint8, pin_memory=True)
-        for layer in range(first, adapter.num_layers):
-            layout.write(adapter.linears(layer), self._host[layer - first])
+        self._device = staging[0].device
         self._stream = torch.cuda.Stream(self._device)
         self._filled = [torch.cuda.Event() for _ in staging]
         for stretch in staging:
@@ -155,6 +149,15 @@ class PinnedLink(Link):
 
     def wait(self, slot: int) -> None:
         torch.cuda.current_stream(self._device).wait_event(self._filled[slot])
+
+
+def pinned_layers(adapter: BackboneAdapter, first: int, layout: Layout) -> torch.Tensor:
+    """The linear weights of layers from `first` on in pinned host memory, uint8 [L - first, ..]."""
+    count = adapter.num_layers - first
+    host = torch.empty(count, layout.nbytes, dtype=torch.uint8, pin_memory=True)
+    for layer in range(first, adapter.num_layers):
+        layout.write(adapter.linears(layer), host[layer - first])
+    return host
 
 
 def open_layers(

@@ -9,7 +9,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from river_llm.engine.layer_links import Layout, Link, MappedLink, PinnedLink, open_layers
+from river_llm.engine.layer_links import (
+    Layout,
+    Link,
+    MappedLink,
+    PinnedLink,
+    open_layers,
+    pinned_layers,
+)
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.quant.linear import dense_linear
 
@@ -139,7 +146,7 @@ def offload_layers(
     staging = [torch.zeros(layout.nbytes, dtype=torch.uint8, device=device) for _ in range(STAGING)]
     link: Link
     if device.type == "cuda":
-        link = PinnedLink(adapter, first, layout, staging)
+        link = PinnedLink(pinned_layers(adapter, first, layout), first, staging)
     else:
         with open_layers(adapter, layout, fingerprint, cache) as file:
             link = MappedLink(file, layout, staging)

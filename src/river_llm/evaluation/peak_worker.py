@@ -17,7 +17,6 @@ from typing import Any
 import torch
 
 from river_llm.config import FullQuantConfig, RunConfig, parse
-from river_llm.decoding import Decoder
 from river_llm.evaluation.criteria import recorded_depths
 from river_llm.evaluation.resident import (
     AnonymousPeak,
@@ -55,7 +54,10 @@ def answer(request: PeakRequest) -> dict[str, Any]:
     give_back_freed()
     on_cpu = resolve_device(config.model.device).type == "cpu"
     before = anonymous_bytes() if on_cpu else 0
-    decoder = _build(config, request.slots)
+    runtime, config = prepare(config)
+    decoder = runtime.decoder(
+        config, runtime.criterion(config, recorded_depths(config)), request.slots
+    )
 
     def run() -> None:
         decoder.prefill([request.prompt])
@@ -65,11 +67,12 @@ def answer(request: PeakRequest) -> dict[str, Any]:
     decoder.executor.criterion.begin_sample(request.sample)
     device = decoder.executor.device
     give_back_freed()
+    peak = peak_of(run, device)
     if on_cpu:
-        peak, source = _on_cpu(run), "anonymous resident memory (RssAnon) of the process"
+        source = "anonymous resident memory (RssAnon) of the process"
         source += f", {before / 2**20:.0f} MiB of it there before the model"
     else:
-        peak, source = _on_cuda(run, device), "torch.cuda.max_memory_allocated"
+        source = "torch.cuda.max_memory_allocated"
     source += f"; prompt of {len(request.prompt)} tokens and {request.steps} decode steps"
     if isinstance(config.method, FullQuantConfig):
         source += "; linears of the backbone's attention and FFN released before"
@@ -79,11 +82,11 @@ def answer(request: PeakRequest) -> dict[str, Any]:
     return {"peak_bytes": peak, "peak_source": source, "tensor_bytes": tensor_bytes(device)}
 
 
-def _build(config: RunConfig, slots: int) -> Decoder:
+def prepare(config: RunConfig) -> tuple[Runtime, RunConfig]:
+    """A model without what the method never runs, and the settings with the engine that serves."""
     runtime = Runtime.load(config)
     # Compares engines on both stacks, so it comes before one of them leaves memory.
     config = runtime.with_engine(config)
-    criterion = runtime.criterion(config, recorded_depths(config))
     river = runtime.river_of(config)
     if isinstance(config.method, FullQuantConfig) and river is not None:
         layers = [river.acquire(layer, 1) for layer in range(runtime.adapter.num_layers)]
@@ -91,20 +94,19 @@ def _build(config: RunConfig, slots: int) -> Decoder:
     offloaded = runtime.offloaded(config)
     if offloaded is not None:
         release_linears(runtime.adapter, offloaded.layers, offloaded.first)
-    return runtime.decoder(config, criterion, slots)
+    return runtime, config
 
 
-def _on_cuda(run: Callable[[], None], device: torch.device) -> int:
+def peak_of(run: Callable[[], None], device: torch.device) -> int:
+    """The largest memory while `run` runs: allocated on a GPU, or anonymous of the process."""
+    if device.type == "cpu":
+        with AnonymousPeak() as peak:
+            run()
+        return peak.nbytes
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(device)
     run()
     return torch.cuda.max_memory_allocated(device)
-
-
-def _on_cpu(run: Callable[[], None]) -> int:
-    with AnonymousPeak() as peak:
-        run()
-    return peak.nbytes
 
 
 if __name__ == "__main__":
