@@ -1,7 +1,7 @@
 """Runs the notebooks on saved records and writes copies to read without running them:
 
     python scripts/render_notebooks.py
-    python scripts/render_notebooks.py --results results --out /tmp/rendered
+    python scripts/render_notebooks.py --results results --out rendered
 
 Each notebook becomes OUT/NAME.md with its pictures in OUT/NAME_files/. The notebooks themselves
 stay without outputs. The same records give the same files.

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from river_llm.composition import load_config
 from river_llm.errors import UserError
-from river_llm.sweeps.folder import SweepFolder
+from river_llm.sweeps.folder import PLAN, SweepFolder
 from river_llm.sweeps.overrides import expand
 from river_llm.sweeps.plan import parse_request
 from river_llm.sweeps.preflight import lacking
@@ -57,6 +57,8 @@ def reproduce(name: str, given: Sequence[str], margin: str, out: str) -> int:
     request = parse_request(overrides)
     folder = request.folder.path
     if not _finished(request.folder):
+        # Without a network the libraries try for most of a minute before they give up.
+        print(f"{name}: looking for GPU, checkpoints and test sets", flush=True)
         configs = [load_config(cell) for cell in expand(request.grid)]
         problems = lacking(configs, needs_gpu=profile.needs_gpu)
         if problems:
@@ -83,7 +85,8 @@ def _described(name: str) -> str:
 
 def _finished(folder: SweepFolder) -> bool:
     """Whether every cell of the sweep has ended well before."""
-    if not folder.path.exists():
+    # A start that was killed early leaves a folder without a plan.
+    if not (folder.path / PLAN).exists():
         return False
     return all(folder.outcome(cell.key).status == "finished" for cell in folder.cells())
 

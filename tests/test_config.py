@@ -118,8 +118,8 @@ def test_every_logger_composes(name: str):
 
 def test_no_group_is_left_out_above():
     groups = {path.parent.name for path in CONF.rglob("*.yaml")} - {CONF.name}
-    # Of sweeps, not of a run.
-    groups -= {"sweep", "sweeper"}
+    # Of sweeps, not of a run; profiles are no group of Hydra's.
+    groups -= {"sweep", "sweeper", "profile"}
     assert groups == {"exp", "method", "criterion", "quant", "model", "engine", "logger"}
     assert min(len(options(group)) for group in groups) > 0
 
@@ -128,7 +128,7 @@ def test_no_group_is_left_out_above():
 def test_an_option_is_called_like_its_file(path: Path):
     if path.parent.name == "sweep":
         assert composition.composed([f"sweep={path.stem}"]).sweep.name == path.stem
-    elif path.parent not in (CONF, CONF / "hydra" / "sweeper"):
+    elif path.parent not in (CONF, CONF / "hydra" / "sweeper", CONF / "profile"):
         group, name = path.parent.name, path.stem
         config = load_config([f"{group}={name}", *REQUIRED.get(name, [])])
         assert getattr(config, group).name == NAMES.get(name, name)

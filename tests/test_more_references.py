@@ -18,7 +18,7 @@ from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
 from river_llm.evaluation.speedup import PairedTimes
 from river_llm.evaluation.summary import regrade
-from tiny_folder import SMALL, save_llama
+from tiny_folder import SMALL
 
 BOTH = ("speedup.vs_eager=true", "speedup.vs_hf=true")
 KEYS = {
@@ -32,11 +32,6 @@ KEYS = {
     "arm_ms_per_token",
     "flags",
 }
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_llama(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,10 @@ def check_refused(done: Done, folder: Path, words: Sequence[str]) -> None:
 # --- told before anything is loaded -------------------------------------------------------
 
 COMMAND_LINE: dict[str, tuple[list[str], list[str]]] = {
-    "unknown exp": (["exp=gsm9k"], ["'gsm9k'", "gsm8k, gsm_mini, humaneval, math"]),
+    "unknown exp": (
+        ["exp=gsm9k"],
+        ["'gsm9k'", "gsm8k, gsm_mini, humaneval, jsonl, math, math_mini"],
+    ),
     "unknown method": (["method=rive"], ["'rive'", "full_quant, mask, mono_decreasing, no_exit,"]),
     "unknown criterion": (["criterion=cosine"], ["'cosine'", "fixed, never, replay, similarity"]),
     "unknown model": (["model=gpt5"], ["'gpt5'", "llama3.2_1b, ministral3_8b, phi4_mini, random"]),
@@ -250,7 +253,7 @@ def test_the_advice_on_a_long_prompt_can_be_followed(model: Path, tmp_path: Path
     with pytest.raises(UserError) as caught:
         execute(load_config([*common, f"exp.max_new_tokens={CONTEXT}"]), runtime)
     advised = int(str(caught.value).partition("use exp.max_new_tokens=")[2].split()[0])
-    with pytest.raises(UserError, match="context"):
+    with pytest.raises(UserError, match=f"exceed the model's {CONTEXT} positions"):
         execute(load_config([*common, f"exp.max_new_tokens={advised + 1}"]), runtime)
     record = one_sample(common, runtime)
     assert record.prompt_tokens + advised == CONTEXT

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from command import ROOT
+from river_llm.sweeps.plan import parse_request
+from river_llm.sweeps.profiles import load_profile
 from tiny_checkpoints import HUB_IDS, save_in_hub_cache
 
 SCRIPT = ROOT / "scripts" / "reproduce_table2.py"
@@ -81,6 +83,13 @@ def test_the_paper_profile_says_what_is_missing_and_names_the_others(tmp_path: P
     assert not (tmp_path / "results").exists()
 
 
+def test_a_folder_that_a_killed_start_left_is_no_finished_sweep(tmp_path: Path):
+    folder = parse_request(load_profile("paper").overrides([])).folder.path
+    (tmp_path / folder).mkdir(parents=True)
+    done = reproduce(tmp_path, tmp_path / "empty", "paper")
+    assert done.stderr.startswith("error: profile paper cannot run here:")
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
@@ -146,7 +155,7 @@ def test_the_paper_profile_runs_to_its_table(made: Path):
     text = (made / "results" / "table2" / "table2.md").read_text(encoding="utf-8")
     assert "MATH-500 (paper: MATH)" in text
     # What the paper says of the 8B model on GSM8K, and how far a random model is from it.
-    (row,) = [r for r in text.splitlines() if r.startswith("| llama3.1_8b   | GSM8K ")]
+    row = next(r for r in text.splitlines() if r.startswith("| llama3.1_8b   | GSM8K "))
     assert "78.2 (-78.2)" in row and "not run" not in row
 
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from matplotlib.figure import Figure
 
 from river_llm.analysis import cells
+from river_llm.analysis.depth_records import read_oracle
 from river_llm.analysis.equal_score import curves, default_levels, reference_ms, score_of
 from river_llm.analysis.equal_score_plot import equal_score_figure
 from river_llm.analysis.exit_distribution import (
@@ -25,7 +25,7 @@ from river_llm.analysis.points import check_comparable, operating_points
 from river_llm.analysis.prefill import read_prefill
 from river_llm.analysis.prefill_plot import prefill_figure
 from river_llm.analysis.provenance import commits, machine
-from river_llm.analysis.saved import SavedRuns, forced_scores, saved_runs
+from river_llm.analysis.saved import SUMMARY, SavedRuns, forced_scores, saved_runs
 from river_llm.errors import UserError
 
 PROMPTS = {"sequence": "prompt included", "backbone": "the prompt in the backbone"}
@@ -36,22 +36,21 @@ def draw_exit_depths(sweep: Path, depths: Path) -> Figure:
 
     Args:
         sweep: folder of a sweep with River runs.
-        depths: folder of a record of `scripts/analyze_depth.py`.
+        depths: folder of a record of `scripts/analyze_depth.py`, which need not be there.
 
     Raises:
         UserError: neither is there, or a record that cannot be read.
     """
     rows: list[DepthRow] = []
     names, notes = set(), []
-    if (depths / "summary.json").exists():
-        summary = _json(depths / "summary.json")
-        steps = pd.read_parquet(depths / "steps.parquet")
-        rows.append(oracle_row(steps, int(summary["layers"])))
-        names.add(_name(summary))
+    if (depths / SUMMARY).exists():
+        oracle = read_oracle(depths)
+        rows.append(oracle_row(oracle.steps, int(oracle.summary["layers"])))
+        names.add(_name(oracle.summary))
         notes.append(
             "Oracle: the smallest depth from which on final norm and head predict no_exit's own "
             "token at every depth; on the right the one depth that keeps every token of a text "
-            f"({_steps(summary)}; {_where(summary)})."
+            f"({oracle.counted}; {_where(oracle.summary)})."
         )
     else:
         notes.append("Oracle: not run.")

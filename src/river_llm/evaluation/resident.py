@@ -52,7 +52,9 @@ def tensor_bytes(device: torch.device) -> int:
 
 
 class AnonymousPeak:
-    """Context manager: samples :func:`anonymous_bytes` in a thread.
+    """Context manager: samples :func:`anonymous_bytes` in a thread, every millisecond at best.
+
+    What is let go again before the thread comes to its turn is not seen.
 
     Attributes:
         nbytes: the largest value seen.

@@ -52,7 +52,7 @@ def paired_times(
     """Times both arms along each text, `rounds` times A B B A.
 
     Args:
-        reference: no_exit, with a cache of its own.
+        reference: what the arm is compared with, with a cache of its own.
         arm: the method; it may be a second no_exit, which shows the noise of the clock.
         texts: prompts with the tokens to feed.
         rounds: repetitions per prompt.

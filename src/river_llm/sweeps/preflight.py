@@ -49,8 +49,8 @@ def _gpu_problems(models: Sequence[ModelConfig]) -> list[str]:
     if not torch.cuda.is_available():
         return [
             f"no GPU: torch {torch.__version__} sees none; install a CUDA build of torch on a "
-            "machine with an NVIDIA GPU (model.device=cpu runs it on the CPU all the same, for "
-            "weeks)"
+            "machine with an NVIDIA GPU (model.device=cpu runs it on the CPU all the same; "
+            "look at the estimate)"
         ]
     free, _ = torch.cuda.mem_get_info()
     return [

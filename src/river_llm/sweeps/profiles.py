@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
+from omegaconf import OmegaConf
 
 from river_llm.composition import CONF
 from river_llm.config import read
@@ -49,7 +49,7 @@ def load_profile(name: str, folder: Path = FOLDER) -> Profile:
     known = profile_names(folder)
     if name not in known:
         raise UserError(f"unknown profile {name!r}: choose one of {', '.join(known)}")
-    content = yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8"))
+    content = OmegaConf.to_container(OmegaConf.load(folder / f"{name}.yaml"))
     profile: Profile = read(Profile, content, f"profile {name}")
     return profile
 
