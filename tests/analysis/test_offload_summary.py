@@ -77,8 +77,8 @@ def test_what_stays_in_memory_is_a_sum():
     }
     words = memory_words({"after": 2, "memory": memory})
     assert words == (
-        "18.0 full_quant + 20.0 layers 0..1 + 2.0 two staging layers = 40.0 MiB; measured 41.0 "
-        "(+2.5%)"
+        "18.0 full_quant + 20.0 layers 0..1 + 2.0 two staging layers = 40.0 MiB; tensors of its "
+        "own process 41.0 (+2.5%)"
     )
     unmeasured = predicted_memory({**MEMORY, "tensor_bytes": None})
     assert memory_words({"after": 0, "memory": unmeasured}).endswith("= 40.0 MiB")

@@ -10,10 +10,12 @@ from torch import nn
 
 import tiny
 from river_llm.cache import SlotCache
+from river_llm.config import AutoConfig, CompiledConfig, EagerConfig
 from river_llm.decoding import River, Static
 from river_llm.engine.layer_links import FORMAT, Layout, Link, MappedLink, PinnedLink, open_layers
-from river_llm.engine.offload import OffloadedLayers, offload_layers
+from river_llm.engine.offload import OffloadedLayers, engine_for_offload, offload_layers
 from river_llm.engine.weights import ResidentLayers
+from river_llm.errors import UserError
 from river_llm.exits import Confidence, Fixed, Similarity
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import lay_together, model_fingerprint
@@ -292,6 +294,23 @@ def test_copies_and_computing_wait_for_one_another(monkeypatch):
     stack.acquire(3, 1)
     assert streams.log == ["main waits for event 1", *of[0]]
     assert (staging[0][0], staging[1][0]) == (2, 1)
+
+
+# --- which engine ---------------------------------------------------------------------------
+
+
+def test_on_a_gpu_fetched_layers_run_on_the_eager_engine(capsys):
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    for engine in (AutoConfig(threads=2), CompiledConfig(threads=2), EagerConfig(threads=2)):
+        assert engine_for_offload(engine, cpu) is engine
+    assert capsys.readouterr().err == ""
+    assert engine_for_offload(AutoConfig(threads=2), gpu) == EagerConfig(threads=2)
+    assert "NO CAPTURED ENGINE" in capsys.readouterr().err
+    assert engine_for_offload(EagerConfig(), gpu) == EagerConfig()
+    with pytest.raises(
+        UserError, match=r"engine=compiled cannot serve with offload\.after on a GPU"
+    ):
+        engine_for_offload(CompiledConfig(), gpu)
 
 
 # --- where they lie -------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def memory_words(offload: Mapping[str, Any]) -> str:
     if measured is None:
         return words
     off = measured / memory["predicted_bytes"] - 1
-    return f"{words}; measured {measured / MIB:.1f} ({off:+.1%})"
+    return f"{words}; tensors of its own process {measured / MIB:.1f} ({off:+.1%})"
 
 
 def _quantiles(values: Sequence[float], wanted: Mapping[str, float]) -> dict[str, float | None]:

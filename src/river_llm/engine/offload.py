@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
+from river_llm.config import AutoConfig, EagerConfig, EngineConfig
 from river_llm.engine.layer_links import (
     Layout,
     Link,
@@ -17,6 +19,7 @@ from river_llm.engine.layer_links import (
     open_layers,
     pinned_layers,
 )
+from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.quant.linear import dense_linear
 
@@ -158,3 +161,27 @@ def offload_layers(
 
     staged = [adapter.rebuild_layer(n, over_staging(n)) for n in range(first, adapter.num_layers)]
     return OffloadedLayers(adapter.layers[:first], staged, link, layout.nbytes)
+
+
+def engine_for_offload(engine: EngineConfig, device: torch.device) -> EngineConfig:
+    """The engine to ask for where layers are fetched: on a GPU the eager one, said aloud.
+
+    A captured graph reads weights where they lay when it was captured, and a fetch is asked for by
+    the host in the middle of a step.
+
+    Raises:
+        UserError: another engine was asked for by name, on a GPU.
+    """
+    if device.type != "cuda" or isinstance(engine, EagerConfig):
+        return engine
+    if not isinstance(engine, AutoConfig):
+        raise UserError(
+            f"engine={engine.name} cannot serve with offload.after on a GPU: its layers must lie "
+            "in memory; use engine=eager or offload.after=null"
+        )
+    print(
+        "river_llm: NO CAPTURED ENGINE: offload.after fetches layers in the middle of a step; "
+        "layers run on the eager one, right in value but several times slower",
+        file=sys.stderr,
+    )
+    return EagerConfig(threads=engine.threads)

@@ -14,9 +14,11 @@ import random
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 from river_llm.config import RunConfig, parse
+from river_llm.decoding import Decoder
 from river_llm.evaluation.peak import ask_process
 from river_llm.evaluation.peak_worker import peak_of, prepare
 from river_llm.evaluation.resident import anonymous_bytes, give_back_freed, tensor_bytes
@@ -62,12 +64,7 @@ def answer(config: RunConfig, contexts: Sequence[int], prompt_tokens: int) -> li
     for context in contexts:
         decoder = runtime.decoder(config, runtime.criterion(config, None), context)
         give_back_freed()
-
-        def run() -> None:
-            decoder.prefill([prompt])  # noqa: B023
-            decoder.step()  # noqa: B023
-
-        peak = peak_of(run, adapter.device) - before
+        peak = peak_of(partial(_prompt_and_step, decoder, prompt), adapter.device) - before
         points.append(
             {
                 "context": context,
@@ -76,8 +73,14 @@ def answer(config: RunConfig, contexts: Sequence[int], prompt_tokens: int) -> li
                 "parts": runtime.memory(config, decoder),
             }
         )
-        del decoder, run
+        # Before the next one's cache is made.
+        del decoder
     return points
+
+
+def _prompt_and_step(decoder: Decoder, prompt: list[int]) -> None:
+    decoder.prefill([prompt])
+    decoder.step()
 
 
 if __name__ == "__main__":

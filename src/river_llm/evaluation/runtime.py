@@ -21,7 +21,7 @@ from river_llm.config import (
 )
 from river_llm.decoding import Decoder
 from river_llm.engine.build import build_executor, resolve_engine
-from river_llm.engine.offload import OffloadedLayers, offload_layers
+from river_llm.engine.offload import OffloadedLayers, engine_for_offload, offload_layers
 from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.errors import UserError
 from river_llm.evaluation.criteria import Depths, build_criterion
@@ -108,6 +108,9 @@ class Runtime:
         Raises:
             UserError: the engine cannot serve this model here.
         """
+        if config.offload.after is not None:
+            asked = engine_for_offload(config.engine, self.adapter.device)
+            config = replace(config, engine=asked)
         return replace(config, engine=self._engine(config))
 
     def _engine(self, config: RunConfig) -> EagerConfig | CompiledConfig:
