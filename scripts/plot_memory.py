@@ -88,6 +88,7 @@ def measure(
     for arm, config in configs.items():
         print(f"river_llm: {arm}", file=sys.stderr)
         curves[arm] = measure_curve(config, sorted(lengths), PROMPT_TOKENS)
+    mark = code_mark()
     environment = snapshot(resolve_device(first.model.device))
     record = {
         "model": first.model.name,
@@ -95,7 +96,7 @@ def measure(
         "quant": first.quant.name,
         "dtype": first.model.dtype,
         "prompt_tokens": PROMPT_TOKENS,
-        "commit": code_mark(),
+        "commit": mark,
         "made_by": {"overrides": list(overrides), "after": after, "contexts": contexts},
         "environment": environment,
         "arms": curves,
