@@ -118,7 +118,7 @@ def measure(
         [
             f"Batch 1, {first.model.dtype}, {first.quant.name}; each arm in a process of its own: "
             f"{PROMPT_TOKENS} tokens of prompt and one decode step. Measured: {counted}.",
-            f"{machine(environment)}; {commits([record['commit']])}.",
+            f"{machine(environment)}; {commits([mark])}.",
         ],
     )
     return [path, *write_figure(figure, stem)], record
