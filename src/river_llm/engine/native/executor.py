@@ -21,6 +21,7 @@ from river_llm.engine.native.weights import (
     layer_records,
     linear_record,
 )
+from river_llm.engine.offload import OffloadedLayers
 from river_llm.engine.weights import Layers
 from river_llm.errors import UserError
 from river_llm.exits import Criterion, Similarity
@@ -60,6 +61,8 @@ class NarrowExecutor(NarrowPasses):
             writer: None if stack is None else self._records(stack)
             for writer, stack in self._stacks.items()
         }
+        # Backbone layers from here on must be asked for each time: they come into memory so.
+        self._steady = backbone.first if isinstance(backbone, OffloadedLayers) else self.num_layers
         self._vocab = adapter.vocab_size
         model = self._model_record(head)
         self._handle = self._calls.river_create(
@@ -174,13 +177,24 @@ class NarrowExecutor(NarrowPasses):
 
     def _run(self, writer: Source, first: int, last: int) -> None:
         layers = self._layers(writer, first, last)
-        self._calls.river_run(self._handle, layers, first, last, writer, _WHOLE)
+        for start, stop in self._stretches(writer, first, last):
+            self._calls.river_run(self._handle, layers, start, stop, writer, _WHOLE)
 
     def kv_only(self, first: int, last: int) -> None:
         layers = self._layers(Source.BACKBONE, first, last)
-        self._calls.river_run(
-            self._handle, layers, first, last, Source.PROPAGATED, _KEYS_AND_VALUES
-        )
+        for start, stop in self._stretches(Source.BACKBONE, first, last):
+            self._calls.river_run(
+                self._handle, layers, start, stop, Source.PROPAGATED, _KEYS_AND_VALUES
+            )
+
+    def _stretches(self, stack: Source, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Parts of first..last-1 that run in one go; an offloaded layer alone, once it is there."""
+        steady = last if stack != Source.BACKBONE else max(first, min(last, self._steady))
+        if first < steady:
+            yield first, steady
+        for layer in range(steady, last):
+            self._kept[0].acquire(layer, 1)
+            yield layer, layer + 1
 
     def _layers(self, writer: Source, first: int, last: int) -> Any:
         layers = self._layer_records[writer]
@@ -194,8 +208,16 @@ class NarrowExecutor(NarrowPasses):
         # Any other score, and a pooled one, is computed outside, layer by layer.
         if type(self.criterion).score is not Similarity.score or self._pooled:
             return super().until(first, last, live)
-        if last <= first:
-            return Exit(first)
+        left = Exit(first)
+        for start, stop in self._stretches(Source.BACKBONE, first, last):
+            now = self._until(start, stop, live)
+            score = now.score if now.tests else left.score
+            left = Exit(now.depth, score, now.fired, left.tests + now.tests)
+            if left.fired:
+                break
+        return left
+
+    def _until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
         depths = range(first + 1, last + 1)
         thresholds = [
             self.criterion.threshold(d) if self.criterion.tested(d) else math.nan for d in depths
