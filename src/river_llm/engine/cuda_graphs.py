@@ -60,7 +60,11 @@ class GraphExecutor(RegionExecutor):
                 for _ in range(_WARM_UPS):
                     body()
             current.wait_stream(self._stream)
-            with torch.cuda.graph(graph, pool=self._pool_handle, stream=self._stream):
+            # A capture is made on the current device, whatever the stream's is.
+            with (
+                torch.cuda.device(self.device),
+                torch.cuda.graph(graph, pool=self._pool_handle, stream=self._stream),
+            ):
                 body()
         except torch.OutOfMemoryError:
             raise

@@ -190,10 +190,12 @@ class NarrowExecutor(NarrowPasses):
     def _stretches(self, stack: Source, first: int, last: int) -> Iterator[tuple[int, int]]:
         """Parts of first..last-1 that run in one go; an offloaded layer alone, once it is there."""
         steady = last if stack != Source.BACKBONE else max(first, min(last, self._steady))
+        backbone = self._stacks[Source.BACKBONE]
+        assert backbone is not None
         if first < steady:
             yield first, steady
         for layer in range(steady, last):
-            self._kept[0].acquire(layer, 1)
+            backbone.acquire(layer, 1)
             yield layer, layer + 1
 
     def _layers(self, writer: Source, first: int, last: int) -> Any:
