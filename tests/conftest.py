@@ -12,15 +12,18 @@ import torch
 from command import Commands
 
 BENCHMARK_DATA = "RIVER_LLM_BENCHMARK_DATA"
+ENGINES_ON_CPU = ["eager", "compiled", "mixed", "traced"]
+DEVICE = os.environ.get("RIVER_LLM_TEST_DEVICE")
+"""Where models of tests lie; see docs/gpu.md."""
+ENGINES_HERE = ["eager", "cuda_graphs"] if DEVICE == "cuda" else ENGINES_ON_CPU
 
 
 def pytest_configure(config: pytest.Config) -> None:
     # Two threads on a busy machine fight; one is as fast on tiny models.
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    # Models are built on it, and what tests compare with them; see docs/gpu.md.
-    if device := os.environ.get("RIVER_LLM_TEST_DEVICE"):
-        torch.set_default_device(device)
+    if DEVICE:
+        torch.set_default_device(DEVICE)
     # Nothing is logged but where a test asks for it (logger.mode=offline).
     os.environ["WANDB_MODE"] = "disabled"
 
@@ -62,7 +65,7 @@ def rivers(tmp_path_factory: pytest.TempPathFactory):
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.fixture(params=["eager", "compiled", "mixed", "traced"])
+@pytest.fixture(params=ENGINES_HERE)
 def engine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Runs a test once per engine: it is the one that `tiny.make_executor` builds."""
     import tiny

@@ -16,6 +16,7 @@ from river_llm.cache import SlotCache
 from river_llm.config import HeadBits, NoQuantConfig, QuantConfig, RtnInt4Config
 from river_llm.decoding import Decoder
 from river_llm.engine.compiled import CompiledExecutor
+from river_llm.engine.cuda_graphs import CudaGraphsExecutor
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.executor import Executor
 from river_llm.engine.halves import HalvesExecutor
@@ -49,6 +50,8 @@ ENGINES: dict[str, type[EagerExecutor] | type[HalvesExecutor]] = {
     "mixed": MixedExecutor,
     "traced": TracedExecutor,
 }
+"""Those of the CPU; the fixture `engine` says which serve on the device of the tests."""
+ON_GPU: dict[str, type[HalvesExecutor]] = {"cuda_graphs": CudaGraphsExecutor}
 engine = "eager"
 """Which of them `make_executor` builds; the fixture `engine` sets it."""
 
@@ -118,7 +121,7 @@ def make_executor(
     )
     backbone = ResidentLayers(adapter.layers)
     end = build_head(adapter, head, kernels=False)
-    return ENGINES[engine](adapter, cache, criterion, backbone, river, end), cache
+    return {**ENGINES, **ON_GPU}[engine](adapter, cache, criterion, backbone, river, end), cache
 
 
 def run(decoder: Decoder, prompts: list[list[int]], count: int):

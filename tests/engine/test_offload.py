@@ -27,6 +27,9 @@ STEPS = 12
 TAUS = {"llama": 0.9, "llama_bias": 0.9, "qwen3": 0.8}
 """With these, tokens leave at several depths, and some nowhere."""
 
+# Captured regions refuse layers that come and go.
+SERVING = pytest.mark.parametrize("engine", ["eager", "compiled", "mixed"], indirect=True)
+
 
 class Arms:
     """A model with its river; decoders over any backbone stack."""
@@ -64,6 +67,7 @@ CRITERIA = {
 @pytest.mark.parametrize("first", [0, 1, 2, 4])
 @pytest.mark.parametrize("criterion", CRITERIA)
 @pytest.mark.parametrize("kind", ["llama", "qwen3", "llama_bias"])
+@SERVING
 def test_what_is_fetched_gives_the_same_numbers(kind, criterion, first, engine, rivers, tmp_path):
     arms = Arms(kind, rivers)
     executor, cache = arms.executor(CRITERIA[criterion](kind))
@@ -81,6 +85,7 @@ def test_what_is_fetched_gives_the_same_numbers(kind, criterion, first, engine, 
     assert max(depths) > first
 
 
+@SERVING
 def test_a_prompt_in_the_backbone_streams_every_layer(engine, rivers, tmp_path):
     arms = Arms("llama", rivers)
     executor, cache = arms.executor(Fixed(LAYERS, 1))
@@ -99,6 +104,7 @@ def test_a_prompt_in_the_backbone_streams_every_layer(engine, rivers, tmp_path):
     assert stack.fetches() == after
 
 
+@SERVING
 def test_needed_layers_follow_from_the_depths(engine, rivers, tmp_path):
     arms = Arms("llama", rivers)
     stack = arms.offload(2, tmp_path)
@@ -113,6 +119,7 @@ def test_needed_layers_follow_from_the_depths(engine, rivers, tmp_path):
     assert needed == [0, 0, 1, 2, 3, 0, 2]
 
 
+@SERVING
 def test_a_static_method_reaches_the_last_layers_alone(engine, rivers, tmp_path):
     arms = Arms("llama", rivers)
     executor, cache = arms.executor(Fixed(LAYERS, 0))
