@@ -29,8 +29,11 @@ from tiny import LAYERS, PROMPT, SLOTS, Scripted, tiny_model
 QUANTS = {"rtn": RtnInt4Config(group_size=32), "hqq": HqqInt4Config(group_size=32)}
 LINEARS = 7 * LAYERS
 STEPS = 24
-TOLERANCE = 0.05
-"""Relative L2 error of logits: bf16 rounds at other places, some tens of times on the way."""
+TOLERANCE = 0.15
+"""Relative L2 error of logits: bf16 rounds at other places, some tens of times on the way.
+
+On a CPU, with traced regions in place of graphs, at most 0.05; with two layers swapped 0.9.
+"""
 
 
 def model_of(kind: str, dtype: torch.dtype = torch.bfloat16) -> BackboneAdapter:

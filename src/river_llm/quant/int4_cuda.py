@@ -125,9 +125,7 @@ def unpacked(packed: torch.Tensor) -> torch.Tensor:
     return codes.permute(0, 2, 1, 4, 6, 7, 3, 5).reshape(blocks * _TILE_ROWS, -1)
 
 
-def dequantize_tiles(
-    packed: torch.Tensor, scale_and_zero: torch.Tensor, out: torch.Tensor
-) -> None:
+def dequantize_tiles(packed: torch.Tensor, scale_and_zero: torch.Tensor, out: torch.Tensor) -> None:
     """Writes the weights behind packed ones into `out`.
 
     Args:
