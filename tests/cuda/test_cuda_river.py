@@ -1,4 +1,4 @@
-"""A river of int4 kernels on CUDA: its backends, wide steps, and graphs against the eager engine."""
+"""A river of int4 kernels on CUDA: backends, wide steps, and graphs against the eager engine."""
 
 from __future__ import annotations
 
