@@ -11,6 +11,7 @@ from river_llm.engine import executor as executor_module
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.executor import Executor
 from river_llm.engine.native.executor import NarrowExecutor
+from river_llm.engine.regions import RegionExecutor
 from river_llm.exits import Criterion, Fixed, Never, Similarity
 from river_llm.exits.threshold import Threshold
 from river_llm.quant.river import RiverLayers
@@ -184,6 +185,7 @@ def test_a_finished_row_that_still_decides_is_noticed(settings, rivers, monkeypa
 
 
 def test_a_mean_over_padding_is_noticed(rivers, monkeypatch):
-    monkeypatch.setattr(EagerExecutor, "_pool", lambda self, hidden: hidden.float().mean(1))
+    for kind in (EagerExecutor, RegionExecutor):
+        monkeypatch.setattr(kind, "_pool", lambda self, hidden: hidden.float().mean(1))
     with pytest.raises(AssertionError):
         assert_batch_follows_its_rows("qwen2", rivers, prefill="sequence", pool="mean")

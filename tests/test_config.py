@@ -213,7 +213,7 @@ def test_yaml_defaults_agree_with_the_schema():
             ],
         ),
         ("quant", ["hqq_int4", "none", "rtn_int4", "rtn_int8"]),
-        ("engine", ["auto", "compiled", "eager"]),
+        ("engine", ["auto", "compiled", "cuda_graphs", "eager"]),
     ],
 )
 def test_an_unknown_option_lists_the_known_ones(group: str, names: list[str]):

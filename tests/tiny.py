@@ -16,14 +16,17 @@ from river_llm.cache import SlotCache
 from river_llm.config import HeadBits, NoQuantConfig, QuantConfig, RtnInt4Config
 from river_llm.decoding import Decoder
 from river_llm.engine.compiled import CompiledExecutor
+from river_llm.engine.cuda_graphs import CudaGraphsExecutor
 from river_llm.engine.eager import EagerExecutor
 from river_llm.engine.executor import Executor
+from river_llm.engine.halves import HalvesExecutor
 from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.exits import Criterion
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
 from river_llm.quant.head import build_head
 from river_llm.quant.river import build_river
+from traced import TracedExecutor
 
 KINDS = ("llama", "llama_bias", "qwen2", "qwen3")
 LAYERS = 5
@@ -41,11 +44,14 @@ class MixedExecutor(CompiledExecutor):
         self.narrow.most_rows = 2
 
 
-ENGINES: dict[str, type[EagerExecutor] | type[CompiledExecutor]] = {
+ENGINES: dict[str, type[EagerExecutor] | type[HalvesExecutor]] = {
     "eager": EagerExecutor,
     "compiled": CompiledExecutor,
     "mixed": MixedExecutor,
+    "traced": TracedExecutor,
 }
+"""Those of the CPU; the fixture `engine` says which serve on the device of the tests."""
+ON_GPU: dict[str, type[HalvesExecutor]] = {"cuda_graphs": CudaGraphsExecutor}
 engine = "eager"
 """Which of them `make_executor` builds; the fixture `engine` sets it."""
 
@@ -115,7 +121,7 @@ def make_executor(
     )
     backbone = ResidentLayers(adapter.layers)
     end = build_head(adapter, head, kernels=False)
-    return ENGINES[engine](adapter, cache, criterion, backbone, river, end), cache
+    return {**ENGINES, **ON_GPU}[engine](adapter, cache, criterion, backbone, river, end), cache
 
 
 def run(decoder: Decoder, prompts: list[list[int]], count: int):

@@ -6,6 +6,7 @@ Static buffers as in gpt-fast's KVCache; the *source* bytes (who wrote a slot) a
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import torch
 
@@ -36,6 +37,7 @@ class SlotCache:
     Attributes:
         k, v: [L, B, kv_heads, S, head_dim].
         source: uint8 [L, B, S], values of :class:`Source`.
+        slots: S.
     """
 
     def __init__(
@@ -48,11 +50,11 @@ class SlotCache:
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        shape = (layers, batch, kv_heads, slots, head_dim)
-        self.k = torch.zeros(shape, dtype=dtype, device=device)
-        self.v = torch.zeros(shape, dtype=dtype, device=device)
-        self.source = torch.zeros(layers, batch, slots, dtype=torch.uint8, device=device)
         self.slots = slots
+        self.k = torch.zeros(layers, batch, kv_heads, slots, head_dim, dtype=dtype, device=device)
+        self.v = torch.zeros_like(self.k)
+        self.source = torch.zeros(layers, batch, slots, dtype=torch.uint8, device=device)
+        self._whole = (self.k, self.v, self.source)
         self._layer = 0
         self._extent = 0
         self._target = torch.zeros(0, dtype=torch.long, device=device)
@@ -61,7 +63,38 @@ class SlotCache:
     @property
     def nbytes(self) -> int:
         """Bytes of the key and value buffers."""
-        return self.k.nbytes + self.v.nbytes
+        return sum(buffer.nbytes for buffer in self._whole[:2])
+
+    def open_trash(self) -> int:
+        """Adds one slot behind the last for tokens that only fill a bucket, and says which.
+
+        `k`, `v` and `source` do not show it. It is for an empty cache: entries are not kept.
+        """
+        if self._whole[0] is self.k:
+            layers, batch, heads, slots, width = self.k.shape
+            k = self.k.new_zeros(layers, batch, heads, slots + 1, width)
+            source = self.source.new_zeros(layers, batch, slots + 1)
+            self._whole = (k, torch.zeros_like(k), source)
+            self.k, self.v = (buffer[:, :, :, :slots] for buffer in self._whole[:2])
+            self.source = source[:, :, :slots]
+        return self.slots
+
+    def snapshot(self, first: int, last: int, target: torch.Tensor) -> Callable[[], None]:
+        """Remembers slots of layers first..last-1; what it returns puts them back.
+
+        Args:
+            first, last: the layers.
+            target: long [T], the slots.
+        """
+        k, v, source = (buffer[first:last] for buffer in self._whole)
+        places = ((k, 3), (v, 3), (source, 2))
+        kept = [(part, axis, part.index_select(axis, target)) for part, axis in places]
+
+        def put_back() -> None:
+            for part, axis, entries in kept:
+                part.index_copy_(axis, target, entries)
+
+        return put_back
 
     def place(self, target: torch.Tensor, extent: int, live: torch.Tensor | None) -> None:
         """Sets where the next step writes and how far it reads.
@@ -76,11 +109,12 @@ class SlotCache:
     def bind(self, layer: int, writer: Source) -> None:
         """Chooses the layer that :meth:`update` serves next and marks the step's slots as its."""
         self._layer = layer
+        source = self._whole[2][layer]
         if self._live is None:
-            self.source[layer].index_fill_(1, self._target, int(writer))
+            source.index_fill_(1, self._target, int(writer))
         else:
             mark = self._live.to(torch.uint8) * int(writer)
-            self.source[layer].index_copy_(1, self._target, mark)
+            source.index_copy_(1, self._target, mark)
 
     def update(
         self, k: torch.Tensor, v: torch.Tensor, *_: object, **__: object
@@ -96,7 +130,7 @@ class SlotCache:
         Returns:
             Views of the filled slots, [B, kv_heads, extent, head_dim].
         """
-        keys, values = self.k[self._layer], self.v[self._layer]
+        keys, values = (buffer[self._layer] for buffer in self._whole[:2])
         keys.index_copy_(2, self._target, k)
         values.index_copy_(2, self._target, v)
         return keys[:, :, : self._extent], values[:, :, : self._extent]

@@ -6,9 +6,11 @@ quant, engine) have one dataclass per option, so that a setting exists only wher
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+import operator
 import re
 import types
 import typing
@@ -363,8 +365,18 @@ class CompiledConfig(_EngineConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CudaGraphsConfig(_EngineConfig):
+    """Passes of a few tokens are captured once as CUDA graphs and replayed (CUDA)."""
+
+    name: Literal["cuda_graphs"] = "cuda_graphs"
+
+
+@dataclass(frozen=True, kw_only=True)
 class AutoConfig(_EngineConfig):
-    """`compiled` where it can serve, else `eager`, which is said aloud."""
+    """`cuda_graphs` on a CUDA device, else `compiled`, each where it can serve.
+
+    Where it cannot, `eager`, which is said aloud.
+    """
 
     name: Literal["auto"] = "auto"
 
@@ -396,6 +408,21 @@ class MemoryConfig:
     """`peak` measures the method's peak memory in a process of its own."""
 
     peak: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadConfig:
+    """Backbone layers with index `after` and above stay out of device memory; null: off.
+
+    `after: auto` takes the smallest k that a share `coverage` of the decode steps of a warm-up did
+    not go beyond. `on_miss` says what becomes of a token that wants a layer that is not there:
+    `fetch` brings it, which costs time alone; `exit_at_k` ends its backbone at depth k, which
+    changes the text.
+    """
+
+    after: int | str | None = None
+    on_miss: Literal["fetch", "exit_at_k"] = "fetch"
+    coverage: float = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -453,7 +480,9 @@ Method = (
     | RiverShuffledConfig
 )
 CriterionConfig = SimilarityConfig | ConfidenceConfig | FixedConfig | NeverConfig | ReplayConfig
-EngineConfig = EagerConfig | CompiledConfig | AutoConfig
+ResolvedEngine = EagerConfig | CompiledConfig | CudaGraphsConfig
+"""What an engine's settings come to on a machine."""
+EngineConfig = ResolvedEngine | AutoConfig
 QuantConfig = HqqInt4Config | RtnInt4Config | RtnInt8Config | NoQuantConfig
 LoggerConfig = WandbConfig | NoLoggerConfig
 
@@ -472,6 +501,7 @@ class RunConfig:
     speedup: SpeedupConfig = field(default_factory=SpeedupConfig)
     fidelity: FidelityConfig = field(default_factory=FidelityConfig)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
+    offload: OffloadConfig = field(default_factory=OffloadConfig)
     resume: ResumeConfig = field(default_factory=ResumeConfig)
     output: OutputConfig = field(default_factory=OutputConfig)
     logger: LoggerConfig = field(default_factory=WandbConfig)
@@ -479,7 +509,7 @@ class RunConfig:
 
     def as_no_exit(self) -> RunConfig:
         """The same run without exits: what this run is compared with."""
-        return replace(self, method=NoExitConfig())
+        return replace(self, method=NoExitConfig(), offload=OffloadConfig())
 
 
 def parse(composed: Mapping[str, Any]) -> RunConfig:
@@ -546,6 +576,7 @@ def check_ranges(config: RunConfig) -> None:
     at_least("engine.threads", config.engine.threads, 1)
     if isinstance(config.quant, HqqInt4Config | RtnInt4Config):
         at_least("quant.group_size", config.quant.group_size, 1)
+    _check_offload(config)
     if isinstance(config.logger, WandbConfig):
         at_least("logger.table_rows", config.logger.table_rows, 0)
         if config.logger.timeout_s <= 0:
@@ -555,6 +586,36 @@ def check_ranges(config: RunConfig) -> None:
                 f"logger.project={config.logger.project!r}: give 1 to 128 characters, none of "
                 "them / \\ # ? % :"
             )
+
+
+def _check_offload(config: RunConfig) -> None:
+    offload, method = config.offload, config.method
+    after = offload.after
+    if not 0 < offload.coverage <= 1:
+        raise UserError(f"offload.coverage={offload.coverage} is no share: give one in (0, 1]")
+    if after is None:
+        return
+    if isinstance(after, str):
+        if after != "auto":
+            raise UserError(f"offload.after={after!r}: give a number of layers, auto or null")
+    elif after < 0:
+        raise UserError(f"offload.after={after} is too small: give 0 or more")
+    if isinstance(method, FullQuantConfig) or not method.needs_river:
+        raise UserError(
+            f"offload.after={after}: method={method.name} has no backbone layers beside a river; "
+            "use method=river or offload.after=null"
+        )
+    if not method.exits and (after == "auto" or offload.on_miss == "exit_at_k"):
+        key = "after=auto" if after == "auto" else "on_miss=exit_at_k"
+        raise UserError(
+            f"offload.{key}: method={method.name} asks no exit criterion; give offload.after=k "
+            "and offload.on_miss=fetch"
+        )
+    if offload.on_miss == "exit_at_k" and after == 0:
+        raise UserError(
+            "offload.after=0 with offload.on_miss=exit_at_k leaves no backbone layer to exit "
+            "from: give 1 or more, or use method=full_quant"
+        )
 
 
 def read(kind: Any, value: Any, key: str) -> Any:
@@ -592,8 +653,8 @@ def _read_union(kind: Any, value: Any, key: str) -> Any:
     if types.NoneType in options:
         if value is None:
             return None
-        (inner,) = [option for option in options if option is not types.NoneType]
-        return read(inner, value, key)
+        inner = tuple(option for option in options if option is not types.NoneType)
+        return read(functools.reduce(operator.or_, inner), value, key)
     if not any(is_dataclass(option) for option in options):
         if type(value) not in options:
             names = " or ".join(option.__name__ for option in options)
@@ -697,6 +758,11 @@ def effective_settings(config: RunConfig, *, layers: int) -> dict[str, Any]:
         settings["quant"] = quantizer_settings(config.quant)
     if config.quant.head != "none":
         settings["head"] = config.quant.head
+    if config.offload.after is not None:
+        # Fetching changes no text, but times.
+        settings["offload"] = {"after": config.offload.after, "on_miss": config.offload.on_miss}
+        if config.offload.after == "auto":
+            settings["offload"]["coverage"] = config.offload.coverage
     return settings
 
 

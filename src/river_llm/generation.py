@@ -44,6 +44,7 @@ class Generation:
         tokens_kept: tokens of the returned text.
         prefill_seconds: time to the first token.
         decode_seconds: sum over the decode steps.
+        step_seconds: of each decode step, as read off the clock for the sum.
         prefill_exit: trace of the prefill.
         step_exits: trace of each decode step; where earlier tokens ran again with a later one,
             theirs is that of the last step they ran in.
@@ -57,6 +58,7 @@ class Generation:
     tokens_kept: int = 0
     prefill_seconds: float = 0.0
     decode_seconds: float = 0.0
+    step_seconds: list[float] = field(default_factory=list)
     prefill_exit: Exit = field(default_factory=lambda: Exit(0))
     step_exits: list[Exit] = field(default_factory=list)
     block_lengths: list[int] = field(default_factory=list)
@@ -116,6 +118,7 @@ def generate(
         with timer:
             output = decoder.step()
         result.decode_seconds += timer.seconds
+        result.step_seconds.append(timer.seconds)
         result.block_lengths.append(output.block)
         result.step_exits.append(output.trace)
         for ago, depth in enumerate(reversed(output.pending_depths), start=2):

@@ -16,6 +16,9 @@ from river_llm.errors import UserError
 FORCED_SCORES = "forced_scores.json"
 """Predictions and depths on no_exit's text, sample by sample."""
 
+OFFLOAD = "offload.jsonl"
+"""What a run with offloaded layers fetched, one line per sample."""
+
 FinishReason = Literal["eos", "stop", "length"]
 """Why a text ended: an end-of-text token, a stop string, or the budget used up."""
 
@@ -128,21 +131,37 @@ class RunFolder:
         return records
 
     def drop_half_line(self) -> None:
-        """Cuts off what a killed process left behind the last complete line."""
-        if not self.samples_path.exists():
-            return
-        content = self.samples_path.read_bytes()
-        keep = content.rfind(b"\n") + 1
-        if keep != len(content):
-            os.truncate(self.samples_path, keep)
+        """Cuts off what a killed process left behind the last complete line of a file."""
+        for path in (self.samples_path, self.path / OFFLOAD):
+            if not path.exists():
+                continue
+            content = path.read_bytes()
+            keep = content.rfind(b"\n") + 1
+            if keep != len(content):
+                os.truncate(path, keep)
 
     def append(self, record: SampleRecord) -> None:
         """Adds a finished sample; it is on disk when this returns."""
-        line = json.dumps(asdict(record), ensure_ascii=False, allow_nan=False)
-        with self.samples_path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-            file.flush()
-            os.fsync(file.fileno())
+        _append_line(self.samples_path, asdict(record))
+
+    def append_fetches(self, row: Mapping[str, Any]) -> None:
+        """Adds what a sample fetched; call it before the sample itself is appended."""
+        _append_line(self.path / OFFLOAD, row)
+
+    def fetches(self) -> dict[str, dict[str, Any]]:
+        """What each sample fetched, by its id; half a last line is left out.
+
+        Raises:
+            UserError: a line that cannot be read.
+        """
+        path = self.path / OFFLOAD
+        content = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+        try:
+            rows = [json.loads(line) for line in content.splitlines()]
+        except ValueError as error:
+            raise UserError(f"{path} is not readable ({error}): move the folder away") from error
+        # A process that was killed between two files left a sample to be generated again.
+        return {row["id"]: row for row in rows}
 
     def rewrite(self, records: list[SampleRecord]) -> None:
         """Replaces samples.jsonl as a whole (new verdicts on stored completions)."""
@@ -189,6 +208,14 @@ def read_json(path: Path) -> Any:
 def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
     """Writes a JSON file as a whole or not at all; NaN is refused."""
     _write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+
+
+def _append_line(path: Path, content: Mapping[str, Any]) -> None:
+    line = json.dumps(content, ensure_ascii=False, allow_nan=False)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _write_text(path: Path, text: str) -> None:

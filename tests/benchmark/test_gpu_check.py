@@ -25,8 +25,6 @@ SCRIPT = str(ROOT / "scripts" / "gpu_check.py")
 @pytest.mark.parametrize("plan", [CPU, CUDA], ids=["cpu", "cuda"])
 def test_every_part_is_a_benchmark_that_can_be_asked_for(plan):
     for part in plan.parts:
-        if part.engine == "cuda_graphs" and not (ROOT / "conf/engine/cuda_graphs.yaml").exists():
-            continue
         config = parse(complete(composed(plan.command(part, '/a "b', 12.5), "bench_decode")))
         assert config.arms == ARMS
         assert config.output.dir == '/a "b'

@@ -70,7 +70,7 @@ def test_compiled_equals_eager_but_for_rounding(head_dim, kind, quant, way, mode
 @pytest.mark.parametrize("quant", ["none", "int8", "rtn 64"])
 def test_a_river_whose_one_matrix_is_another_layers_is_noticed(name, quant, models, rivers):
     pair = both(models(64, "llama"), rivers, QUANTS[quant])
-    records = pair[1]._stacks[Source.RIVER]
+    records = pair[1]._layer_records[Source.RIVER]
     # ctypes copies the record.
     setattr(records[2], name, getattr(records[1], name))
     errors, _ = decode(pair, DEPTHS["river"])

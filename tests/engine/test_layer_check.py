@@ -23,6 +23,7 @@ from river_llm.engine.weights import ResidentLayers
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import model_fingerprint
 from river_llm.quant.river import build_river
+from traced import TracedRegions
 
 
 def check(model, rivers, quant=None):
@@ -46,6 +47,23 @@ def check(model, rivers, quant=None):
 def test_a_model_that_it_does_not_compute_is_refused(model, reason, rivers):
     with pytest.raises(EngineUnavailable, match=reason):
         check(model(), rivers)
+
+
+class UpsideDown(TracedRegions):
+    """Takes the backbone's layers in the wrong order."""
+
+    def __init__(self, adapter, cache, criterion, backbone, *others):
+        wrong = ResidentLayers(list(reversed(adapter.layers)))
+        super().__init__(adapter, cache, criterion, wrong, *others)
+
+
+def test_regions_are_compared_in_fp16_too():
+    """The compiled engine refuses fp16, but CUDA graphs take it."""
+    adapter = BackboneAdapter(make_model(32, torch.float16))
+    parts = adapter, ResidentLayers(adapter.layers), None, adapter.head
+    check_layers(*parts, TracedRegions)
+    with pytest.raises(EngineUnavailable, match="backbone layer 0 is off"):
+        check_layers(*parts, UpsideDown)
 
 
 def test_another_device_is_refused():
@@ -157,7 +175,7 @@ def test_a_wrong_head_is_found(part, dtype, rivers, monkeypatch):
     def changed(self, head):
         record = original(self, head)
         if part == "final_norm":
-            record.final_norm = self._stacks[Source.BACKBONE][0].input_norm
+            record.final_norm = self._layer_records[Source.BACKBONE][0].input_norm
         else:
             record.head.weight = record.embedding
         return record

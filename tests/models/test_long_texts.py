@@ -17,6 +17,7 @@ from river_llm.decoding import NoExit, River
 from river_llm.engine import check
 from river_llm.engine.check import check_layers
 from river_llm.engine.native.compilation import EngineUnavailable
+from river_llm.engine.native.executor import NarrowExecutor
 from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError
 from river_llm.evaluation.prompts import encode_all
@@ -163,7 +164,8 @@ def test_the_check_of_the_compiled_engine_looks_beyond_the_switch(dtype, folders
 def test_a_check_of_the_first_positions_alone_would_miss_it(folders, monkeypatch):
     adapter = adapter_of(folders["ministral3_8b"])
     monkeypatch.setattr(BackboneAdapter, "query_scales", lambda self, length: None)
-    check._check(adapter, ResidentLayers(adapter.layers), None, adapter.head)
+    layers = ResidentLayers(adapter.layers)
+    check._check(adapter, layers, None, adapter.head, NarrowExecutor)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

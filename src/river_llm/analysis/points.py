@@ -320,6 +320,10 @@ def _setting(summary: Summary) -> str:
         words.append(f"min={criterion['min_depth']}")
     if pick(criterion, "max_depth") is not None:
         words.append(f"max={criterion['max_depth']}")
+    if pick(settings, "offload") is not None:
+        words.append(f"offload k={settings['offload']['after']}")
+        if settings["offload"]["on_miss"] != "fetch":
+            words.append(settings["offload"]["on_miss"])
     return " ".join(words)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from river_llm.analysis import cells
 from river_llm.analysis.cells import Summary, figure, fixed, percent, pick
+from river_llm.analysis.offload import memory_words
 
 WIDTH = 80
 INDENT = 14
@@ -16,7 +17,7 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def terminal_summary(summary: Summary) -> str:
-    """At most 19 lines of at most 80 columns: what one run gave, at what cost, how sure.
+    """At most 23 lines of at most 80 columns: what one run gave, at what cost, how sure.
 
     Args:
         summary: The summary of one run (see river_llm.analysis.summary.summarize).
@@ -29,6 +30,10 @@ def terminal_summary(summary: Summary) -> str:
     lines += _entry("time", _time(summary["time"]))
     lines += _speedup(summary)
     lines += _entry("memory", _memory(summary))
+    offload = summary.get("offload")
+    if offload is not None:
+        lines += _entry("offload", _offload(offload))
+        lines += _entry("", memory_words(offload))
     return "\n".join(lines)
 
 
@@ -148,9 +153,21 @@ def _speedup(summary: Summary) -> list[str]:
     return [*lines, _one_line(" " * INDENT + "! " + ", ".join(marks), WIDTH)] if marks else lines
 
 
+def _offload(offload: Mapping[str, Any]) -> str:
+    steps = offload["decode_steps"]
+    per_step = offload["fetched_layers"] / steps if steps else None
+    return (
+        f"layers {offload['after']}..{offload['layers'] - 1}, {offload['on_miss']}: miss rate "
+        f"{percent(offload['miss_rate'])} %, {fixed(per_step, 2)} fetched a step; step "
+        f"{fixed(offload['step_ms']['median'], 1)} ms, p99 {fixed(offload['step_ms']['p99'], 1)}; "
+        f"prompts {offload['prefill']['fetched_layers']}"
+    )
+
+
 def _memory(summary: Summary) -> str:
     parts = [
         ("backbone", "backbone"),
+        ("staging", "staging"),
         ("river", "river"),
         ("scratch", "scratch"),
         ("shared", "shared"),
@@ -161,7 +178,7 @@ def _memory(summary: Summary) -> str:
     for name, key in parts:
         size = figure(summary, "memory", f"{key}_bytes")
         # Of the head's own only where it is quantized; else it is one of the shared parts.
-        if key == "head" and not size:
+        if key in ("head", "staging") and not size:
             continue
         sizes.append(f"{name} {fixed(None if size is None else size / 2**20, 1)}")
     # Of a whole process, which the parts do not add up to.

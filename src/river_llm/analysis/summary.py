@@ -26,6 +26,7 @@ def summarize(samples: Iterable[Record], *, header: Mapping[str, Any]) -> dict[s
             exit_depths (one depth in 0..layers for each decode step) are read.
         header: What the records do not hold: exp, label, model, method, arm, identity, settings,
             layers (L of the model), fidelity, speedup and memory; the last three may be None.
+            offload may be there, see river_llm.analysis.offload.
 
     Returns:
         A dict that json.dumps(..., allow_nan=False) accepts. Its keys: those of the header
@@ -48,6 +49,7 @@ def summarize(samples: Iterable[Record], *, header: Mapping[str, Any]) -> dict[s
         "fidelity": _finite(header["fidelity"]),
         "speedup": _finite(header["speedup"]),
         "memory": _finite(header["memory"]),
+        "offload": _finite(header.get("offload")),
     }
 
 

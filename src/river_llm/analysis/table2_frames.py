@@ -23,7 +23,7 @@ UNKNOWN = "unknown"
 
 NAMES = ("Model", "Task", "Run", "Method", "Fastest within the margin", "Note")
 REFERENCES = ("matched", "vs_eager", "vs_hf")
-PARTS = ("backbone", "river", "scratch", "shared", "head", "kv")
+PARTS = ("backbone", "staging", "river", "scratch", "shared", "head", "kv")
 MIB = 2**20
 
 

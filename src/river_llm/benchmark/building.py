@@ -21,7 +21,7 @@ from river_llm.benchmark.rounds import TimedArm
 from river_llm.benchmark.settings import BenchConfig
 from river_llm.benchmark.transformers_arm import TransformersArm
 from river_llm.config import EagerConfig, NeverConfig, NoExitConfig
-from river_llm.engine.compiled import CompiledExecutor
+from river_llm.engine.halves import HalvesExecutor
 from river_llm.errors import UserError
 from river_llm.evaluation.runtime import Runtime
 from river_llm.models.generate import CACHES
@@ -44,9 +44,9 @@ class BuiltArms:
     engine: str
 
     def compile_seconds(self) -> float:
-        """Time that this process spent compiling engines; 0: they had been compiled before."""
+        """Time that this process spent compiling engines or capturing graphs; 0: none."""
         executors = [arm.decoder.executor for arm in self.arms if isinstance(arm, DecoderArm)]
-        spent = [e.compile_seconds for e in executors if isinstance(e, CompiledExecutor)]
+        spent = [e.compile_seconds for e in executors if isinstance(e, HalvesExecutor)]
         return max(spent, default=0.0)
 
 

@@ -77,7 +77,7 @@ class Plan:
 
 CUDA = Plan(
     device="cuda",
-    tests=("tests/cuda", "tests/test_anchors.py", "-k", "eager or cuda"),
+    tests=("tests/cuda", "tests/test_anchors.py", "tests/test_kv_strategies.py"),
     tests_share=0.25,
     parts=(
         Part("llama3.2_1b", "cuda_graphs", 1),

@@ -1,102 +1,18 @@
-"""The compiled engine: narrow passes in C++, wide ones (a prompt) one operator after another.
-
-A decode step is bound by the bytes of weights it reads, and the time between its operators counts;
-a long prompt is bound by arithmetic, where the eager engine's matrix products are as good.
-"""
+"""The compiled engine: narrow passes in C++, wide ones one operator after another."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import torch
-
-from river_llm.cache import SlotCache
-from river_llm.engine.eager import EagerExecutor
-from river_llm.engine.executor import Choice, Executor, Exit, StepInputs
+from river_llm.engine.halves import HalvesExecutor
 from river_llm.engine.native.executor import NarrowExecutor
-from river_llm.engine.weights import Layers
-from river_llm.exits import Criterion
-from river_llm.models.adapter import BackboneAdapter
-from river_llm.models.head import Head
 
 
-class CompiledExecutor(Executor):
-    """See :class:`river_llm.engine.executor.Executor`.
-
-    Args:
-        adapter: the backbone.
-        cache: shared by both stacks, and by narrow and wide passes.
-        criterion: exit criterion whose score is bound in.
-        backbone: the 16-bit stack.
-        river: the 4-bit stack; None for methods that never enter it.
-        head: final norm and LM head, also the criterion's.
-
-    Attributes:
-        compile_seconds: time this process spent compiling; 0: compiled before.
+class CompiledExecutor(HalvesExecutor):
+    """See :class:`river_llm.engine.halves.HalvesExecutor`.
 
     Raises:
         EngineUnavailable: no compiler here, or a model that the compiled layers do not compute.
     """
 
     name = "compiled"
-
-    def __init__(
-        self,
-        adapter: BackboneAdapter,
-        cache: SlotCache,
-        criterion: Criterion,
-        backbone: Layers,
-        river: Layers | None,
-        head: Head,
-    ) -> None:
-        self.narrow = NarrowExecutor(adapter, cache, criterion, backbone, river, head)
-        self.wide = EagerExecutor(adapter, cache, criterion, backbone, river, head)
-        self.adapter = adapter
-        self.cache = cache
-        self.criterion = criterion
-        self.head = head
-        self.num_layers = adapter.num_layers
-        self.device = adapter.device
-        self.compile_seconds = self.narrow.compile_seconds
-        self._now: Executor = self.narrow
-
-    def begin(self, inputs: StepInputs) -> None:
-        rows = len(inputs.pad) * len(inputs.slots)
-        self._now = self.narrow if rows <= self.narrow.most_rows else self.wide
-        self._now.begin(inputs)
-
-    def backbone(self, first: int, last: int) -> None:
-        self._now.backbone(first, last)
-
-    def river(self, first: int, last: int) -> None:
-        self._now.river(first, last)
-
-    def kv_only(self, first: int, last: int) -> None:
-        self._now.kv_only(first, last)
-
-    def until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
-        left = self._now.until(first, last, live)
-        self._count_reads()
-        return left
-
-    def score(self) -> torch.Tensor:
-        return self._now.score()
-
-    def hidden(self) -> torch.Tensor:
-        return self._now.hidden()
-
-    def logits(self, rows: int = 1) -> torch.Tensor:
-        return self._now.logits(rows)
-
-    def choose(self) -> Choice:
-        choice = self._now.choose()
-        self._count_reads()
-        return choice
-
-    def read(self, *vectors: torch.Tensor) -> list[list[float]]:
-        out = self._now.read(*vectors)
-        self._count_reads()
-        return out
-
-    def _count_reads(self) -> None:
-        self.reads = self.narrow.reads + self.wide.reads
+    narrow_kind = NarrowExecutor
+    narrow: NarrowExecutor

@@ -14,16 +14,7 @@ from river_llm.models.head import Head
 
 
 class EagerExecutor(Executor):
-    """See :class:`river_llm.engine.executor.Executor`.
-
-    Args:
-        adapter: drives the layers.
-        cache: shared by both stacks.
-        criterion: exit criterion whose score is bound in.
-        backbone: the 16-bit stack.
-        river: the 4-bit stack; None for methods that never enter it.
-        head: final norm and LM head, also the criterion's.
-    """
+    """See :class:`river_llm.engine.executor.Executor`."""
 
     name = "eager"
 
@@ -36,13 +27,7 @@ class EagerExecutor(Executor):
         river: Layers | None,
         head: Head,
     ) -> None:
-        self.adapter = adapter
-        self.cache = cache
-        self.criterion = criterion
-        self.head = head
-        self.num_layers = adapter.num_layers
-        self.device = adapter.device
-        self._stacks = {Source.BACKBONE: backbone, Source.RIVER: river}
+        super().__init__(adapter, cache, criterion, backbone, river, head)
         self._cos, self._sin = adapter.rotary_table(cache.slots)
 
     @torch.no_grad()

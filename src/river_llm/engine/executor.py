@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
 
+from river_llm.cache import SlotCache, Source
+from river_llm.engine.weights import Layers
 from river_llm.exits import Criterion
+from river_llm.models.adapter import BackboneAdapter
+from river_llm.models.head import Head
 
 
 class NumericsError(FloatingPointError):
@@ -86,19 +90,44 @@ class Choice:
 class Executor(ABC):
     """Runs layers on fixed buffers.
 
+    Args:
+        adapter: drives the layers.
+        cache: shared by both stacks.
+        criterion: exit criterion whose score is bound in.
+        backbone: the 16-bit stack.
+        river: the 4-bit stack; None for methods that never enter it.
+        head: final norm and LM head, also the criterion's.
+
     Attributes:
         name: of the engine, as records call it.
+        adapter, cache, criterion, head: as given.
         num_layers: L.
-        criterion: bound when the executor is built.
         device: where the buffers live.
         reads: transfers to the host so far.
     """
 
     name: str
-    num_layers: int
-    criterion: Criterion
-    device: torch.device
     reads: int = 0
+
+    def __init__(
+        self,
+        adapter: BackboneAdapter,
+        cache: SlotCache,
+        criterion: Criterion,
+        backbone: Layers,
+        river: Layers | None,
+        head: Head,
+    ) -> None:
+        self.adapter = adapter
+        self.cache = cache
+        self.criterion = criterion
+        self.head = head
+        self.num_layers = adapter.num_layers
+        self.device = adapter.device
+        self._stacks: Mapping[Source, Layers | None] = {
+            Source.BACKBONE: backbone,
+            Source.RIVER: river,
+        }
 
     @abstractmethod
     def begin(self, inputs: StepInputs) -> None:
@@ -138,7 +167,8 @@ class Executor(ABC):
         """Brings device vectors to the host in one transfer, as float64 (exact for token ids)."""
         self.reads += 1
         sizes = [vector.numel() for vector in vectors]
-        flat = torch.cat([vector.reshape(-1).double() for vector in vectors]).tolist()
+        parts = [vector.reshape(-1).double() for vector in vectors]
+        flat = (torch.cat(parts) if len(parts) > 1 else parts[0]).tolist()
         out, start = [], 0
         for size in sizes:
             out.append(flat[start : start + size])
@@ -148,12 +178,7 @@ class Executor(ABC):
     def choose(self) -> Choice:
         """The likeliest next tokens, in one transfer to the host."""
         logits = self.logits()
-        last = logits[:, -1].float()
-        # Not topk: among equal logits it need not take the first, as argmax does.
-        best = last.max(-1)
-        second = last.scatter(-1, best.indices[:, None], -math.inf).amax(-1)
-        # The largest logit is NaN if any logit is: one transfer carries tokens, NaN flags, margins.
-        tokens, peaks, seconds = self.read(best.indices, best.values, second)
+        tokens, peaks, seconds = self.read(*best_two(logits))
         return Choice(logits, [int(token) for token in tokens], peaks, seconds)
 
     def until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
@@ -173,7 +198,7 @@ class Executor(ABC):
             depth = target
             if not self.criterion.tested(depth):
                 continue
-            (scores,) = self.read(self.score())
+            scores = self._read_score()
             tests += 1
             score = min(s for s, alive in zip(scores, live, strict=True) if alive)
             if any(math.isnan(s) for s, alive in zip(scores, live, strict=True) if alive):
@@ -181,3 +206,25 @@ class Executor(ABC):
             if score > self.criterion.threshold(depth):
                 return Exit(depth, score, True, tests)
         return Exit(depth, score, False, tests)
+
+    def _read_score(self) -> list[float]:
+        (scores,) = self.read(self.score())
+        return scores
+
+
+def best_two(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Of the last token's logits: index and value of the first largest, and the next largest.
+
+    The largest is NaN if any logit is, so that no other flag must be read.
+
+    Args:
+        logits: [B, n, V].
+
+    Returns:
+        long [B], float32 [B], float32 [B].
+    """
+    last = logits[:, -1].float()
+    # Not topk: among equal logits it need not take the first, as argmax does.
+    best = last.max(-1)
+    second = last.scatter(-1, best.indices[:, None], -math.inf).amax(-1)
+    return best.indices, best.values, second

@@ -136,6 +136,8 @@ def _matched(
     # no_exit against itself may well come out above its bound of 1: that is the clock's noise.
     if ratio is not None and ratio > bound and not isinstance(config.method, NoExitConfig):
         figures["flags"].insert(0, "reference below par")
+    if config.offload.after is not None:
+        figures["flags"].append("fetched layers come over a slower link than the bound counts")
     figures["no_exit_ms_per_token"] = figures.pop("reference_ms_per_token")
     depths = [depth for t in times for depth in t.arm_depths]
     return {**figures, "mean_depth": sum(depths) / len(depths), "bound_speedup": bound}

@@ -64,6 +64,10 @@ def arm_name(config: RunConfig) -> str:
     if method.needs_river and replace(config.quant, head="none") != HqqInt4Config():
         size = getattr(config.quant, "group_size", None)
         words.append(config.quant.name if size is None else f"{config.quant.name} g{size}")
+    if config.offload.after is not None:
+        words.append(f"offload k={config.offload.after}")
+        if config.offload.on_miss != "fetch":
+            words.append(config.offload.on_miss)
     if config.quant.head != "none":
         words.append(f"head={config.quant.head}")
     if config.model.dtype != "bf16":

@@ -12,11 +12,15 @@ from typing import Any
 
 from river_llm.config import RunConfig
 from river_llm.decoding import Decoder
+from river_llm.errors import UserError
 from river_llm.evaluation.peak_worker import PeakRequest
 from river_llm.evaluation.prompts import Prompt
 
 STEPS = 32
 """Decode steps behind the longest prompt; the cache has its full size from the start."""
+
+MAPPED_FROM = "65536"
+"""Bytes from which a block has a mapping of its own, and leaves memory when it is freed."""
 
 
 def peak_request(
@@ -46,21 +50,38 @@ def peak_request(
 
 
 def measure_peak(request: PeakRequest) -> dict[str, Any] | None:
-    """`peak_bytes` and `peak_source`; None: the process failed, which is told in one line.
+    """`peak_bytes`, `peak_source` and `tensor_bytes`; None: the process failed.
 
-    The model lies in memory twice meanwhile, here and there.
+    That is told in one line. The model lies in memory twice meanwhile, here and there.
+    """
+    try:
+        found: dict[str, Any] = ask_process("river_llm.evaluation.peak_worker", asdict(request))
+    except UserError as error:
+        print(f"river_llm: peak memory is not measured: {error}", file=sys.stderr)
+        return None
+    return found
+
+
+def ask_process(module: str, request: dict[str, Any]) -> Any:
+    """What a module of this package answers, run in a process of its own.
+
+    Args:
+        module: reads the request as JSON and prints the answer as the last line.
+        request: plain data.
+
+    Raises:
+        UserError: it failed; the last line that it wrote.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "river_llm.evaluation.peak_worker"],
-        input=json.dumps(asdict(request)),
+        [sys.executable, "-m", module],
+        input=json.dumps(request),
         capture_output=True,
         text=True,
-        # What this process has loaded is on disk.
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
+        # What this process has loaded is on disk. And glibc raises its threshold when large blocks
+        # are freed; later ones then come from the heap, whose holes count as memory.
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "MALLOC_MMAP_THRESHOLD_": MAPPED_FROM},
     )
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
-        print(f"river_llm: peak memory is not measured: {reason[0]}", file=sys.stderr)
-        return None
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        raise UserError(reason[0])
+    return json.loads(done.stdout.splitlines()[-1])

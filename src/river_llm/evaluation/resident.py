@@ -8,6 +8,8 @@ import re
 import threading
 from pathlib import Path
 
+import torch
+
 from river_llm.errors import UserError
 
 STATUS = Path("/proc/self/status")
@@ -36,6 +38,17 @@ def give_back_freed() -> None:
     # Of glibc alone; another allocator may keep more.
     if trim is not None:
         trim(0)
+
+
+def tensor_bytes(device: torch.device) -> int:
+    """Bytes of all storages on a device that a tensor of this process holds, each counted once."""
+    # What was frozen is not looked through.
+    gc.unfreeze()
+    gc.collect()
+    # Of its type, not of its class: the latter asks the object, and some answer oddly.
+    tensors = [o for o in gc.get_objects() if issubclass(type(o), torch.Tensor)]
+    storages = [t.untyped_storage() for t in tensors if t.device == device]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 class AnonymousPeak:

@@ -28,6 +28,7 @@ from river_llm.evaluation.criteria import depths_fingerprint, recorded_depths
 from river_llm.evaluation.decode_speedup import eager_no_exit
 from river_llm.evaluation.fidelity import ReferenceScores
 from river_llm.evaluation.naming import arm_name, shown_settings
+from river_llm.evaluation.offload_depth import with_offload
 from river_llm.evaluation.peak import measure_peak, peak_request
 from river_llm.evaluation.prompts import data_fingerprint, encode_all
 from river_llm.evaluation.ranking import rank_layers
@@ -87,6 +88,7 @@ class Run:
         self.depths = recorded_depths(config)
         # Last, since it may build a river and compile: what is refused above is refused at once.
         self.config = runtime.with_engine(config)
+        self.config = with_offload(runtime, self.config, self.prompts, self.depths)
         self._identify()
 
     def as_no_exit(self) -> Run:
@@ -186,6 +188,7 @@ class Run:
             ),
             commit=code_mark(),
             title=f"{self.config.exp.name} {arm_name(self.config)}",
+            offloaded=self.runtime.offloaded(self.config),
         )
 
     def _write_head(self) -> None:
@@ -281,12 +284,26 @@ def _measurements(run: Run, decoder: Decoder, reference: Run) -> dict[str, Any]:
         "header": run.header(),
         "data": run.data,
         "memory": run.runtime.memory(config, decoder),
+        "offload": _offload(run),
         "fidelity": fidelity,
         "speedup": speedup,
         "peak": peak,
     }
     run.folder.write_json(MEASUREMENTS, measured)
     return measured
+
+
+def _offload(run: Run) -> dict[str, Any] | None:
+    """What the summary of offloading needs beside the samples; None: nothing is offloaded."""
+    stack = run.runtime.offloaded(run.config)
+    if stack is None:
+        return None
+    return {
+        "after": stack.first,
+        "on_miss": run.config.offload.on_miss,
+        "layers": run.runtime.adapter.num_layers,
+        "layer_bytes": stack.layer_nbytes,
+    }
 
 
 def _kept(

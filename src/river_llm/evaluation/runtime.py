@@ -9,19 +9,20 @@ from typing import Any
 
 from river_llm.cache import SlotCache
 from river_llm.config import (
-    CompiledConfig,
-    EagerConfig,
     FullQuantConfig,
     HeadBits,
     ModelConfig,
     QuantConfig,
+    ResolvedEngine,
     RiverShuffledConfig,
     RunConfig,
     StaticRankedConfig,
 )
 from river_llm.decoding import Decoder
 from river_llm.engine.build import build_executor, resolve_engine
-from river_llm.engine.weights import ResidentLayers
+from river_llm.engine.offload import OffloadedLayers, engine_for_offload, offload_layers
+from river_llm.engine.weights import Layers, ResidentLayers
+from river_llm.errors import UserError
 from river_llm.evaluation.criteria import Depths, build_criterion
 from river_llm.evaluation.methods import build_decoder
 from river_llm.evaluation.ranking import rank_layers
@@ -47,6 +48,7 @@ class Runtime:
         self.adapter = model.adapter
         self._rivers: dict[QuantConfig, RiverLayers] = {}
         self._heads: dict[HeadBits, Head] = {}
+        self._offloaded: dict[int, OffloadedLayers] = {}
 
     @classmethod
     def load(cls, config: RunConfig) -> Runtime:
@@ -79,15 +81,38 @@ class Runtime:
         """The river that a run's method needs; None: it needs none."""
         return self.river(config.quant) if config.method.needs_river else None
 
+    def offloaded(self, config: RunConfig) -> OffloadedLayers | None:
+        """The backbone of a run that keeps part of it out of device memory; None: it does not.
+
+        The model itself keeps all layers in this process, since no_exit runs them.
+        """
+        first = config.offload.after
+        method = config.method
+        if first is None or not method.needs_river or isinstance(method, FullQuantConfig):
+            return None
+        if not isinstance(first, int):
+            raise TypeError(f"offload.after={first} is not resolved yet")
+        if first not in self._offloaded:
+            stored_as = self.model.fingerprint if self.model.keep_packed else None
+            self._offloaded = {}
+            self._offloaded = {first: offload_layers(self.adapter, first, stored_as)}
+        return self._offloaded[first]
+
+    def _backbone(self, config: RunConfig) -> Layers:
+        return self.offloaded(config) or ResidentLayers(self.adapter.layers)
+
     def with_engine(self, config: RunConfig) -> RunConfig:
         """The settings with `engine=auto` by its outcome, which is what identities count.
 
         Raises:
             UserError: the engine cannot serve this model here.
         """
+        if config.offload.after is not None:
+            asked = engine_for_offload(config.engine, self.adapter.device)
+            config = replace(config, engine=asked)
         return replace(config, engine=self._engine(config))
 
-    def _engine(self, config: RunConfig) -> EagerConfig | CompiledConfig:
+    def _engine(self, config: RunConfig) -> ResolvedEngine:
         return resolve_engine(
             config.engine,
             self.adapter,
@@ -113,7 +138,7 @@ class Runtime:
             adapter,
             cache,
             criterion,
-            ResidentLayers(adapter.layers),
+            self._backbone(config),
             self.river_of(config),
             self.head(config.quant),
         )
@@ -136,13 +161,23 @@ class Runtime:
             return Never(layers)
         # Shuffled depths give another text, which may be longer than the record.
         cycle = isinstance(config.method, RiverShuffledConfig)
-        return build_criterion(config.criterion, layers, depths, cycle)
+        criterion = build_criterion(config.criterion, layers, depths, cycle)
+        if config.offload.on_miss == "exit_at_k" and isinstance(config.offload.after, int):
+            if config.offload.after < criterion.min_depth:
+                raise UserError(
+                    f"offload.after={config.offload.after} with offload.on_miss=exit_at_k is below "
+                    f"criterion.min_depth={criterion.min_depth}"
+                )
+            criterion.max_depth = min(criterion.max_depth, config.offload.after)
+        return criterion
 
     def memory(self, config: RunConfig, decoder: Decoder) -> dict[str, Any]:
         """Bytes of the real storage of each part that the run's method uses."""
+        offloaded = self.offloaded(config)
+        resident = self.adapter.num_layers if offloaded is None else offloaded.first
         backbone = sum(
             linear.weight.nbytes
-            for layer in range(self.adapter.num_layers)
+            for layer in range(resident)
             for linear in self.adapter.linears(layer).values()
         )
         river = self.river_of(config)
@@ -150,6 +185,7 @@ class Runtime:
         quantized = head is not self.adapter.head
         return {
             "backbone_bytes": 0 if isinstance(config.method, FullQuantConfig) else backbone,
+            "staging_bytes": 0 if offloaded is None else offloaded.staging_nbytes,
             "river_bytes": 0 if river is None else river.linear_nbytes(),
             "scratch_bytes": 0 if river is None else river.scratch_nbytes(),
             "shared_bytes": self.adapter.shared_nbytes()

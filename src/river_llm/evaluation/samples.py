@@ -9,8 +9,10 @@ from typing import NoReturn
 from tqdm import tqdm
 
 from river_llm.decoding import Decoder
+from river_llm.engine.offload import OffloadedLayers
 from river_llm.errors import UserError
 from river_llm.evaluation.numerics import named
+from river_llm.evaluation.offload_meter import OffloadMeter
 from river_llm.evaluation.prompts import Prompt
 from river_llm.generation import Generation, StopRules, generate
 from river_llm.models.loading import LoadedModel
@@ -64,6 +66,7 @@ def complete_samples(
     rules: StopRules,
     commit: str | None,
     title: str,
+    offloaded: OffloadedLayers | None = None,
 ) -> list[SampleRecord]:
     """Generates and grades the samples that the folder lacks; call inside `folder.locked()`.
 
@@ -76,6 +79,7 @@ def complete_samples(
         rules: when a text ends.
         commit: recorded in every new sample.
         title: of the progress bar.
+        offloaded: the run's backbone where part of it is out of device memory.
 
     Returns:
         The records of `prompts`, in order.
@@ -87,7 +91,10 @@ def complete_samples(
     bar: tqdm[NoReturn] = tqdm(total=len(prompts), initial=len(records), desc=title, unit="sample")
     with bar:
         for prompt in missing:
-            record = _run_sample(prompt, decoder, model, task, rules, commit, bar)
+            meter = None if offloaded is None else OffloadMeter(offloaded)
+            record = _run_sample(prompt, decoder, model, task, rules, commit, bar, meter)
+            if meter is not None:
+                folder.append_fetches(meter.row(record.id))
             folder.append(record)
             records.append(record)
             bar.update()
@@ -116,12 +123,15 @@ def _run_sample(
     rules: StopRules,
     commit: str | None,
     bar: tqdm[NoReturn],
+    meter: OffloadMeter | None,
 ) -> SampleRecord:
     decoder.executor.criterion.begin_sample(prompt.sample.id)
     result = Generation()
     with named(prompt.sample.id, lambda: f"step {len(result.tokens)}"):
         for result in generate(decoder, prompt.ids, rules, model.decode):
             bar.set_postfix(tokens=len(result.tokens), refresh=False)
+            if meter is not None:
+                meter.after_step(result)
     verdict = task.grade(prompt.sample, result.text, result.finish_reason)
     return SampleRecord(
         id=prompt.sample.id,

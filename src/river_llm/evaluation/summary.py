@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from river_llm.analysis.offload import summarize_offload
 from river_llm.analysis.summary import summarize
 from river_llm.config import RANDOM, RunConfig, parse
 from river_llm.errors import UserError
@@ -70,7 +71,7 @@ def write_summary(
     made = {key: measured[key] for key in ("fidelity", "speedup")}
     # Runs of before it was measured lack it, as they lack two of the speedups.
     peak = measured.get("peak") or {"value": None}
-    not_measured = {"peak_bytes": None, "peak_source": None}
+    not_measured = {"peak_bytes": None, "peak_source": None, "tensor_bytes": None}
     parts = {
         "fidelity": made["fidelity"]["value"],
         "speedup": {
@@ -80,8 +81,12 @@ def write_summary(
                 "vs_hf": made["speedup"].get("vs_hf"),
             }
         },
-        "memory": {**measured["memory"], **(peak["value"] or not_measured)},
+        "memory": {**measured["memory"], **not_measured, **(peak["value"] or {})},
     }
+    offload = measured.get("offload")
+    parts["offload"] = offload and summarize_offload(
+        offload, [asdict(record) for record in records], folder.fetches(), parts["memory"]
+    )
     if parts["fidelity"] is not None:
         # From the records as they are now, so that new verdicts give new figures here too.
         no_exit = RunFolder(folder.path.parent / parts["fidelity"]["no_exit_run"]).samples()

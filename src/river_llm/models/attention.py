@@ -34,8 +34,9 @@ def attend(
         module: the attention module that calls (unused; transformers passes it).
         query: [B, heads, T, D].
         key, value: [B, kv_heads, extent, D].
-        attention_mask: bool [B or 1, 1, T, extent], True: visible; None: everything is visible
-            (T = 1) or the queries are slots 0..T-1 = all of the extent and causal.
+        attention_mask: bool [B or 1, 1, T, extent], True: visible, or numbers of the query's
+            dtype that are added to the scores; None: everything is visible (T = 1) or the queries
+            are slots 0..T-1 = all of the extent and causal.
         scaling: factor on the scores; None: 1 / sqrt(D).
 
     Returns:

@@ -49,6 +49,10 @@ class GroupedInt4:
         weight += self.zero.float()[..., None]
         return weight.view(rows, columns).to(dtype)
 
+    def scale_and_zero(self) -> torch.Tensor:
+        """Both side by side as PyTorch's int4 kernels read them: bf16 [K / group_size, N, 2]."""
+        return torch.stack((self.scale.T, self.zero.T), dim=-1).contiguous()
+
     def stored(self) -> dict[str, torch.Tensor]:
         """What is kept on disk: two codes a byte, even columns low."""
         halves = self.codes[:, ::2] | self.codes[:, 1::2] << 4

@@ -60,10 +60,8 @@ class Int4Linear(KernelLinear):
         self.out_features, self.in_features = weight.codes.shape
         self.group_size = weight.group_size
         packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.codes.int(), 1)
-        # [K / group_size, N, 2], as the kernel reads it.
-        scale_and_zero = torch.stack((weight.scale.T, weight.zero.T), dim=-1).contiguous()
         self.register_buffer("packed", packed)
-        self.register_buffer("scale_and_zero", scale_and_zero)
+        self.register_buffer("scale_and_zero", weight.scale_and_zero())
         self.bias = bias
 
     def matmul(self, x: torch.Tensor) -> torch.Tensor:

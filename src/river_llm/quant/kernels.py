@@ -7,7 +7,8 @@ import sys
 import torch
 from torch import nn
 
-from river_llm.quant import int4_linear, int8_linear
+from river_llm.quant import int4_cuda, int4_linear, int8_linear
+from river_llm.quant.int4_cuda import CudaInt4Linear
 from river_llm.quant.int4_linear import Int4Linear
 from river_llm.quant.int8_linear import Int8Linear
 from river_llm.quant.linear import KernelLinear
@@ -22,6 +23,10 @@ def kernel_obstacle(
     rows, columns = weight.codes.shape
     if isinstance(weight, ChannelInt8):
         return int8_linear.kernel_obstacle(dtype, device, columns)
+    # ROCm calls its devices cuda too; its packing is another.
+    if device.type == "cuda" and torch.version.hip is None:
+        capability = torch.cuda.get_device_capability(device)
+        return int4_cuda.kernel_obstacle(dtype, capability, rows, weight.group_size)
     return int4_linear.kernel_obstacle(dtype, device, rows, weight.group_size)
 
 
@@ -29,6 +34,8 @@ def kernel_linear(weight: QuantizedWeight, bias: nn.Parameter | None) -> KernelL
     """The weight on its kernel; only where :func:`kernel_obstacle` finds none."""
     if isinstance(weight, ChannelInt8):
         return Int8Linear(weight, bias)
+    if weight.codes.is_cuda:
+        return CudaInt4Linear(weight, bias)
     return Int4Linear(weight, bias)
 
 

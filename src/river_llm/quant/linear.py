@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import nn
 
-Backend = Literal["int4_cpu", "int8_cpu", "dequantized", "copied"]
+Backend = Literal["int4_cpu", "int4_cuda", "int8_cpu", "dequantized", "copied"]
 
 
 class KernelLinear(nn.Module, ABC):

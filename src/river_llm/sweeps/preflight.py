@@ -64,7 +64,8 @@ def _gpu_problems(models: Sequence[ModelConfig]) -> list[str]:
 def gpu_bytes(model: ModelConfig) -> int | None:
     """Estimate of the GPU memory of River on a model; None where its shape is not known here.
 
-    On CUDA the river is a dequantized 16-bit copy of the layers' linears.
+    The most it takes: where no kernel serves, the river is a dequantized 16-bit copy of the
+    layers' linears.
     """
     from river_llm.models.random_weights import SHAPES
 

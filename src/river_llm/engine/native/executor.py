@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from river_llm.cache import SlotCache, Source
-from river_llm.engine.executor import Choice, Executor, Exit, NumericsError, StepInputs
+from river_llm.engine.executor import Choice, Exit, NumericsError, StepInputs
+from river_llm.engine.halves import NarrowPasses
 from river_llm.engine.native.compilation import EngineUnavailable, load_library
 from river_llm.engine.native.weights import (
     ModelRecord,
@@ -20,6 +21,7 @@ from river_llm.engine.native.weights import (
     layer_records,
     linear_record,
 )
+from river_llm.engine.offload import OffloadedLayers
 from river_llm.engine.weights import Layers
 from river_llm.errors import UserError
 from river_llm.exits import Criterion, Similarity
@@ -32,19 +34,8 @@ PHASES = ("q, k, v", "attention", "output", "gate, up", "down", "LM head")
 DTYPES = (torch.float32, torch.bfloat16)
 
 
-class NarrowExecutor(Executor):
+class NarrowExecutor(NarrowPasses):
     """See :class:`river_llm.engine.executor.Executor`; for passes of at most `most_rows` tokens.
-
-    Args:
-        adapter: the backbone.
-        cache: shared by both stacks.
-        criterion: exit criterion whose score is bound in.
-        backbone: the 16-bit stack.
-        river: the 4-bit stack; None for methods that never enter it.
-        head: final norm and LM head, also the criterion's.
-
-    Attributes:
-        most_rows: B x T that a pass may have.
 
     Raises:
         EngineUnavailable: no compiler here, or a model that the C++ side does not compute.
@@ -60,20 +51,18 @@ class NarrowExecutor(Executor):
         head: Head,
     ) -> None:
         check_model(adapter)
+        super().__init__(adapter, cache, criterion, backbone, river, head)
         self._library = load_library()
+        self.compile_seconds = self._library.compile_seconds
         self._calls = self._library.calls
         self.most_rows: int = self._calls.river_most_rows()
-        self.adapter = adapter
-        self.cache = cache
-        self.criterion = criterion
-        self.num_layers = adapter.num_layers
-        self.device = adapter.device
-        # Kept, since records hold addresses alone.
-        self._kept = (backbone, river)
-        self._stacks = {
+        # They hold addresses alone: what owns the memory stays with this executor.
+        self._layer_records = {
             writer: None if stack is None else self._records(stack)
-            for writer, stack in ((Source.BACKBONE, backbone), (Source.RIVER, river))
+            for writer, stack in self._stacks.items()
         }
+        # Backbone layers from here on must be asked for each time: they come into memory so.
+        self._steady = backbone.first if isinstance(backbone, OffloadedLayers) else self.num_layers
         self._vocab = adapter.vocab_size
         model = self._model_record(head)
         self._handle = self._calls.river_create(
@@ -82,11 +71,6 @@ class NarrowExecutor(Executor):
         # Not through self: it must not keep the executor alive.
         weakref.finalize(self, self._calls.river_destroy, self._handle)
         self._calls.river_set_threads(torch.get_num_threads())
-
-    @property
-    def compile_seconds(self) -> float:
-        """Time this process spent compiling."""
-        return self._library.compile_seconds
 
     def _records(self, stack: Layers) -> Any:
         # A narrow pass gets the layers that serve one token.
@@ -109,7 +93,6 @@ class NarrowExecutor(Executor):
         cos, sin = adapter.rotary_table(cache.slots)
         final_norm: Any = head.norm
         # Kept, since records hold addresses alone.
-        self._owners = (adapter, head)
         self._tables = (cos.float().contiguous(), sin.float().contiguous())
         scales = adapter.query_scales(cache.slots)
         self._query_scales = None if scales is None else scales.float()
@@ -194,16 +177,29 @@ class NarrowExecutor(Executor):
 
     def _run(self, writer: Source, first: int, last: int) -> None:
         layers = self._layers(writer, first, last)
-        self._calls.river_run(self._handle, layers, first, last, writer, _WHOLE)
+        for start, stop in self._stretches(writer, first, last):
+            self._calls.river_run(self._handle, layers, start, stop, writer, _WHOLE)
 
     def kv_only(self, first: int, last: int) -> None:
         layers = self._layers(Source.BACKBONE, first, last)
-        self._calls.river_run(
-            self._handle, layers, first, last, Source.PROPAGATED, _KEYS_AND_VALUES
-        )
+        for start, stop in self._stretches(Source.BACKBONE, first, last):
+            self._calls.river_run(
+                self._handle, layers, start, stop, Source.PROPAGATED, _KEYS_AND_VALUES
+            )
+
+    def _stretches(self, stack: Source, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Parts of first..last-1 that run in one go; an offloaded layer alone, once it is there."""
+        steady = last if stack != Source.BACKBONE else max(first, min(last, self._steady))
+        backbone = self._stacks[Source.BACKBONE]
+        assert backbone is not None
+        if first < steady:
+            yield first, steady
+        for layer in range(steady, last):
+            backbone.acquire(layer, 1)
+            yield layer, layer + 1
 
     def _layers(self, writer: Source, first: int, last: int) -> Any:
-        layers = self._stacks[writer]
+        layers = self._layer_records[writer]
         if first < 0 or last > self.num_layers:
             raise IndexError(f"layers {first} to {last} of {self.num_layers}")
         if layers is None:
@@ -214,8 +210,16 @@ class NarrowExecutor(Executor):
         # Any other score, and a pooled one, is computed outside, layer by layer.
         if type(self.criterion).score is not Similarity.score or self._pooled:
             return super().until(first, last, live)
-        if last <= first:
-            return Exit(first)
+        left = Exit(first)
+        for start, stop in self._stretches(Source.BACKBONE, first, last):
+            now = self._until(start, stop, live)
+            score = now.score if now.tests else left.score
+            left = Exit(now.depth, score, now.fired, left.tests + now.tests)
+            if left.fired:
+                break
+        return left
+
+    def _until(self, first: int, last: int, live: Sequence[bool]) -> Exit:
         depths = range(first + 1, last + 1)
         thresholds = [
             self.criterion.threshold(d) if self.criterion.tested(d) else math.nan for d in depths
@@ -248,7 +252,7 @@ class NarrowExecutor(Executor):
     def score(self) -> torch.Tensor:
         before = self._copy(self._calls.river_previous(self._handle))
         after = self._copy(self._calls.river_state(self._handle))
-        return self.criterion.score(self._pool(before), self._pool(after), self._head)
+        return self.criterion.score(self._pool(before), self._pool(after), self._project)
 
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
         if not self._pooled:
@@ -267,13 +271,13 @@ class NarrowExecutor(Executor):
         return out
 
     def logits(self, rows: int = 1) -> torch.Tensor:
-        return self._head(self.hidden()[:, -rows:])
+        return self._project(self.hidden()[:, -rows:])
 
     def choose(self) -> Choice:
         self.reads += 1
         return self._choose(self.hidden()[:, -1:])
 
-    def _head(self, states: torch.Tensor) -> torch.Tensor:
+    def _project(self, states: torch.Tensor) -> torch.Tensor:
         return self._choose(states).logits
 
     def _choose(self, states: torch.Tensor) -> Choice:
