@@ -1,7 +1,7 @@
 """Run a command in Linux namespaces of its own, by system calls alone.
 
-Started by path as ``python -I sandbox_namespaces.py SPECIFICATION COMMAND...``; imports the standard
-library only. The specification is JSON: ``shown`` (pairs of a path outside and the path inside
+Started by path as ``python -I sandbox_namespaces.py SPECIFICATION COMMAND...``; imports the
+standard library only. The specification is JSON: ``shown`` (pairs of a path outside and the path inside
 where it is seen read-only), ``scratch_bytes`` and ``scratch_files`` (size of the only writable
 folder, ``/tmp``, kept in memory).
 
@@ -107,14 +107,18 @@ def _show(source: Path, place: Path) -> None:
     _bind(source, place)
     lowest = str(place)
     lines = Path("/old/proc/self/mountinfo").read_text().splitlines()
-    # Blanks and the like are octal there.
-    below = [re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), line.split()[4]) for line in lines]
+    below = [_unescaped(line.split()[4]) for line in lines]
     for mounted in [lowest, *(path for path in below if path.startswith(lowest + "/"))]:
         # An unprivileged remount must keep the flags that the mount has.
         kept = os.statvfs(mounted).f_flag
         flags = sum(flag for state, flag in _STATE_FLAGS.items() if kept & state)
         wanted = _REMOUNT | _BIND | _READ_ONLY | _NO_SUID | _NO_DEVICES | flags
         _mount("none", mounted, None, wanted)
+
+
+def _unescaped(path: str) -> str:
+    """A path of mountinfo, where blanks and the like are octal."""
+    return re.sub(r"\\(\d{3})", lambda code: chr(int(code[1], 8)), path)
 
 
 def _bind(source: Path, place: Path) -> None:
