@@ -1,9 +1,9 @@
 """Run a command in Linux namespaces of its own, by system calls alone.
 
 Started by path as ``python -I sandbox_namespaces.py SPECIFICATION COMMAND...``; imports the
-standard library only. The specification is JSON: ``shown`` (pairs of a path outside and the path inside
-where it is seen read-only), ``scratch_bytes`` and ``scratch_files`` (size of the only writable
-folder, ``/tmp``, kept in memory).
+standard library only. The specification is JSON: ``shown`` (pairs of a path outside and the path
+inside where it is seen read-only), ``scratch_bytes`` and ``scratch_files`` (size of the only
+writable folder, ``/tmp``, kept in memory).
 
 The command sees a file system that holds nothing else, no process but its own, no network device,
 no IPC object, and cannot make further user namespaces. The first process of the new PID namespace

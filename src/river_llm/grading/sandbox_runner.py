@@ -84,8 +84,8 @@ def main() -> None:
 
 def _start_worker(request: dict[str, Any], channel: int) -> int:
     settings = {key: request[key] for key in ("timeout_s", "processes", "user")}
-    settings = json.dumps({**settings, "channel": channel})
-    command = [*request["wrapper"], sys.executable, "-I", request["worker"], settings]
+    last = json.dumps({**settings, "channel": channel})
+    command = [*request["wrapper"], sys.executable, "-I", request["worker"], last]
     child = os.fork()
     if child:
         return child
@@ -208,7 +208,7 @@ class _Program:
             Exception: What the program raised.
         """
         names: dict[str, Any] = self._ask({"program": program, "wanted": wanted})["names"]
-        found = {}
+        found: dict[str, Any] = {}
         for name in wanted:
             # No name that the tests did not ask for, and no module but a standard one of that name.
             match names.get(name):
