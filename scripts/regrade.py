@@ -22,9 +22,16 @@ def main() -> int:
     parser.add_argument(
         "--allow-code-execution", action="store_true", help="run the model-written programs"
     )
+    parser.add_argument(
+        "--sandbox", help="how they are contained (exp.sandbox; default: as it ran)"
+    )
     arguments = parser.parse_args()
     try:
-        result = regrade(arguments.run_dir, allow_code_execution=arguments.allow_code_execution)
+        result = regrade(
+            arguments.run_dir,
+            allow_code_execution=arguments.allow_code_execution,
+            sandbox=arguments.sandbox,
+        )
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

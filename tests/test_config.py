@@ -538,6 +538,7 @@ def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
         ([], ["fidelity.limit=0"]),
         ([], ["fidelity.tokens=16"]),
         (["exp=humaneval"], ["exp=humaneval", "exp.allow_code_execution=true"]),
+        (["exp=humaneval"], ["exp=humaneval", "exp.sandbox=process"]),
         # known by what it holds (`resolved`), not by where it lies
         (["exp=gsm8k"], ["exp=gsm8k", "data.path=copy.jsonl"]),
         ([], ["model.path=elsewhere", "model.name=smollm2_135m"]),

@@ -34,7 +34,7 @@ def finished(request, runtime, tmp_path_factory):
     output = tmp_path_factory.mktemp("results")
     task = [f"exp={request.param}", f"output.dir={output}", *SIZES]
     if request.param == "humaneval":
-        task.append("exp.allow_code_execution=true")
+        task += ["exp.allow_code_execution=true", "exp.sandbox=process"]
     return execute(load_config([*task, "method=river", "criterion.tau=0.9"]), runtime)
 
 

@@ -174,5 +174,5 @@ def test_canonical_solutions_pass_and_empty_bodies_fail() -> None:
         chat = f"Here it is:\n```python\n{prompt}{body}```\nIt works."
         for completion, status in ((body, "passed"), (chat, "passed"), ("    return\n", "failed")):
             program = extract_program(prompt, completion, name)
-            result = run_program(program, row["test"], name, timeout_s=20.0)
+            result = run_program(program, row["test"], name, timeout_s=20.0, level="process")
             assert result.status == status, (row["task_id"], result)

@@ -34,6 +34,7 @@ def build(
     fewshot_path: str | None,
     allow_code_execution: bool,
     timeout_s: float,
+    sandbox: str = "auto",
     columns: NamedColumns | None = None,
 ) -> Task:
     """Builds a task and reads its exemplars; its problems are read by `Task.samples`.
@@ -49,6 +50,7 @@ def build(
         fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
         timeout_s: limit for one generated program in seconds.
+        sandbox: how generated programs are contained (see `TaskSettings`).
         columns: what a file of a user's own holds; None: a task of `TASKS`.
 
     Raises:
@@ -60,6 +62,7 @@ def build(
         data_path=data_path,
         fewshot_path=fewshot_path,
         allow_code_execution=allow_code_execution,
+        sandbox=sandbox,
         timeout_s=timeout_s,
     )
     if columns is not None:

@@ -51,6 +51,7 @@ class TaskSettings:
             folder with such a file named after the task.
         fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
+        sandbox: how they are contained: ``auto``, ``bubblewrap``, ``namespaces`` or ``process``.
         timeout_s: limit for one generated program in seconds.
     """
 
@@ -59,6 +60,7 @@ class TaskSettings:
     data_path: str | None = None
     fewshot_path: str | None = None
     allow_code_execution: bool = False
+    sandbox: str = "auto"
     timeout_s: float = 10.0
 
 
