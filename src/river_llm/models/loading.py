@@ -15,7 +15,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 from river_llm.config import RANDOM, ModelConfig
 from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter, check_supported
-from river_llm.models.checkpoint import decoder_config, load_decoder
+from river_llm.models.checkpoint import NO_FOREIGN_CODE, decoder_config, load_decoder
 from river_llm.models.embedded import ensure_embedded
 from river_llm.models.random_weights import SHAPES, random_fingerprint, random_model
 
@@ -73,7 +73,7 @@ def load_model(config: ModelConfig) -> LoadedModel:
     try:
         # Before gigabytes are loaded.
         check_supported(decoder_config(path))
-        tokenizer = AutoTokenizer.from_pretrained(path)
+        tokenizer = AutoTokenizer.from_pretrained(path, **NO_FOREIGN_CODE)
         model = load_decoder(path, DTYPES[config.dtype])
         # transformers goes on with a tokenizer that knows no token.
         if not tokenizer("text", add_special_tokens=False)["input_ids"]:
