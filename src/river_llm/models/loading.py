@@ -197,7 +197,7 @@ def model_fingerprint(model: PreTrainedModel) -> str:
         head = f"{name} {parameter.dtype} {tuple(parameter.shape)}"
         # Flat, and no copy: several threads hash at once, an embedding each.
         raw = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
-        content = hashlib.sha256(memoryview(raw)).digest()
+        content = hashlib.sha256(raw.data).digest()
         return hashlib.sha256(head.encode() + content).hexdigest()
 
     # hashlib releases the interpreter lock, so threads share the work.
