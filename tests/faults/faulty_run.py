@@ -11,6 +11,7 @@ tmpfs: {folder, size, kept}: a small file system of its own at the folder, whose
     to the new folder `kept` when the script has ended.
 read_only: folder that nobody can write to, whoever they are.
 proc: folder that stands for /proc where free memory is read.
+stdout: file in the place of standard output.
 second: {stdout, stderr, status}: files of a second process that does the same at the same time.
 """
 
@@ -115,6 +116,8 @@ def main(faults: Mapping[str, Any], script: str, arguments: list[str]) -> None:
         mount_small(Path(faults["tmpfs"]["folder"]), faults["tmpfs"]["size"])
     if "read_only" in faults:
         mount_read_only(Path(faults["read_only"]))
+    if "stdout" in faults:
+        os.dup2(os.open(faults["stdout"], os.O_WRONLY), 1)
     if "file_size" in faults:
         resource.setrlimit(resource.RLIMIT_FSIZE, (faults["file_size"],) * 2)
     second = fork_second(faults["second"]) if "second" in faults else 0

@@ -7,6 +7,7 @@ made. After each ending half a line may be left behind, as a system that fails l
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -18,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_files import finished_rows, runs, timeless
 
 from command import Commands, Done
 from river_llm.records import RunFolder
+from sweep_files import finished_rows, runs, timeless
 
 MODEL = ("exp=gsm_mini", "model.dtype=fp32", "engine=eager", "resume.force=true")
 RUN = (
@@ -106,10 +107,8 @@ class Starter:
         if after is not None:
             time.sleep(after)
             # It may have ended by itself meanwhile.
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process, ending)
-            except ProcessLookupError:
-                pass
         done = self.commands.finish()
         before, self.rows = self.rows, finished_rows(self.results)
         for name, rows in before.items():
