@@ -86,6 +86,7 @@ if __name__ == "__main__":
     except UserError as error:
         status = fail(error)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last finished sample", file=sys.stderr)
+        # A progress bar may stand in the line.
+        print("\nstopped; the same command goes on from the last finished sample", file=sys.stderr)
         status = 130
     sys.exit(status)
