@@ -218,12 +218,14 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         runtime: a loaded model to share between runs; None: load it.
 
     Raises:
-        UserError: bad input, or a run folder that cannot be used.
+        UserError: bad input, a grader that does not work here, or a run folder that cannot be used.
     """
     torch.manual_seed(config.seed)
+    task = build_task(config)
+    task.self_check()
     if runtime is None:
         # Loading a large model takes minutes: what is wrong with the data is told before.
-        build_task(config).samples()
+        task.samples()
         runtime = Runtime.load(config)
     run = Run(config, runtime)
     reference = run.as_no_exit()

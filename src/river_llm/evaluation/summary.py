@@ -112,8 +112,8 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
         allow_code_execution: permission to run generated programs.
 
     Raises:
-        UserError: no finished run there, its data cannot be read or is other data, or verdicts
-            would be lost for want of the permission.
+        UserError: no finished run there, a grader that does not work here, its data cannot be
+            read or is other data, or verdicts would be lost for want of the permission.
     """
     folder = RunFolder(path)
     settings, measured, summary = (
@@ -126,6 +126,7 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
     settings["exp"]["fewshot"] = 0
     config = parse(settings)
     task = build_task(config)
+    task.self_check()
     samples = task.samples()
     by_id = {sample.id: sample for sample in samples}
     with folder.locked():
