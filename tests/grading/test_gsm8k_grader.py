@@ -90,6 +90,7 @@ def test_currency_and_zeros_do_not_survive_extraction(completion: str, answer: s
         " #### 99",
         "\n\nThe next one: 3 * 4 = 12",
         "\n####\n12",
+        "\n\\frac{1}{2} of 8 is 4",
     ],
 )
 def test_invented_further_question_does_not_win(tail: str) -> None:

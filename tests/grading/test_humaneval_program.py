@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import textwrap
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,8 @@ COMPLETIONS = {
     "draft in the reasoning": (
         f"<think>```python\ndef total(xs):\n    return 0\n```</think>\n```python\n{FUNCTION}```"
     ),
+    "marker in the reasoning": f"<think>It ends in <|im_end|>.</think>\n{FUNCTION}",
+    "further turn with reasoning": f"{BODY}<|im_end|>\n<|im_start|>assistant\n<think></think>Hm.",
     "future import": f"```python\nfrom __future__ import annotations\n\n{FUNCTION}```",
     "own import and constant": (
         "import math\n\nSTEP = 1\n\n"
@@ -157,10 +160,20 @@ def test_text_without_a_solution_does_not_become_one(completion: str) -> None:
         "x\n" * 20_000,
         "```\n" * 5000,
         "a b\n" * 5000,
+        "@a\n" * 15_000,  # each line that is cut leaves an error in the one before
+        "x\n" * 15_000 + "(\n" * 190,
+        "```" + " " * 100_000 + "x",
+        "```" + "a[]:" * 25_000,
+        "<s>" * 33_000,
+        '"' + "<|im_end|>" * 10_000,
     ],
+    ids=lambda text: repr(text[:12]),
 )
 def test_hostile_text_neither_crashes_nor_hangs_the_extractor(text: str) -> None:
-    assert extract_program(PROMPT, text, "total").startswith("from typing import List")
+    begin = time.process_time()
+    program = extract_program(PROMPT, text, "total")
+    assert time.process_time() - begin < 6.0
+    assert program(PROMPT, text, "total").startswith("from typing import List")
 
 
 @pytest.mark.benchmark_data

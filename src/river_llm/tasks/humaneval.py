@@ -35,7 +35,8 @@ class HumanEval(Task):
                 "prompt": 'def cube(x: int) -> int:\n    """x to the power of 3."""\n',
                 "entry_point": "cube",
                 "test": (
-                    "def check(candidate):\n    assert candidate(2) == 8\n    assert candidate(3) == 27\n"
+                    "def check(candidate):\n"
+                    "    assert candidate(2) == 8\n    assert candidate(3) == 27\n"
                 ),
             },
             "    return x**3\n",
