@@ -84,6 +84,7 @@ class Run:
         self.prompts = encode_all(runtime.model, self.task, samples[:used], budget)
         longest = max(len(prompt.ids) for prompt in self.prompts)
         self.slots = min(runtime.adapter.context, longest + max(budget, config.speedup.tokens))
+        self.problems = len(samples)
         self.data = data_fingerprint(self.task, samples)
         self.depths = recorded_depths(config)
         # Last, since it may build a river and compile: what is refused above is refused at once.
@@ -153,6 +154,7 @@ class Run:
             "identity": self.identity,
             "settings": shown,
             "layers": layers,
+            "problems": self.problems,
         }
 
     def check_resumable(self, limit: int | None) -> None:
