@@ -295,12 +295,25 @@ def test_worker_that_died_is_replaced_without_a_wrong_verdict() -> None:
     assert answers_equal(r"5\pi", r"\pi \cdot 5")
 
 
-def test_grading_in_threads_gives_the_same_verdicts_and_no_exception() -> None:
-    pairs = [(r"3.5\%", r"3.5\%"), (r"4\pi", r"\pi\cdot 4"), ("2x", "x"), (r"\sqrt{8}", r"2\sqrt2")]
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize(
+    ("prediction", "gold", "equal"),
+    [
+        (r"3.5\%", r"3.5\%", True),
+        (r"4\pi", r"\pi\cdot 4", True),
+        ("2x", "x", False),
+        (r"\sqrt{8}", r"2\sqrt2", True),
+        ("9^{9^{9^{9}}}", "7", False),
+    ],
+)
+def test_grading_in_threads_gives_the_same_verdicts_and_no_exception(
+    prediction: str, gold: str, equal: bool, threads: int
+) -> None:
+    others = [(r"5\pi", r"\pi\cdot 5"), ("3y", "y"), (prediction, gold)]
     assert threading.current_thread() is threading.main_thread()
-    with ThreadPoolExecutor(4) as pool:
-        verdicts = list(pool.map(lambda pair: answers_equal(*pair), pairs * 5))
-    assert verdicts == [True, True, False, True] * 5
+    with ThreadPoolExecutor(threads) as pool:
+        verdicts = list(pool.map(lambda pair: answers_equal(*pair), others * 5))
+    assert verdicts == [True, False, equal] * 5
 
 
 @pytest.mark.parametrize(
