@@ -59,6 +59,8 @@ COMPLETIONS = {
     "fence in a list": "1. Code:\n\n" + textwrap.indent(f"```python\n{FUNCTION}```\n", "   "),
     "code on the fence's line": "```python def total(xs): return sum(x + 1 for x in xs)```",
     "closing fence only": f"{FUNCTION}```\nThis adds the numbers.",
+    "closing fence behind prose and code": f"It adds them:\n\n{FUNCTION}```\n",
+    "closing tilde fence only": f"{FUNCTION}~~~\nThis adds the numbers.",
     "closing fence behind a body": f"{BODY}```\nDone",
     "fence never closed": f"Let me think.\nWe add 1 to each.\n\n```python\n{FUNCTION}",
     "fence never closed, next block cut": f"```python\n{FUNCTION}\ndef check():\n    assert tot(",
@@ -73,6 +75,14 @@ COMPLETIONS = {
     "signature repeated": FUNCTION,
     "signature repeated inside": textwrap.indent(FUNCTION, "    "),
     "inner function and trailing print": f"```python\n{NESTED}```",
+    "inner functions in a bare body": (
+        "    def add(a):\n        def one(b):\n            return b + 1\n        return one(a)\n\n"
+        "    return sum(add(x) for x in xs)\n\n\nprint(total([]))\n"
+    ),
+    "inner class and trailing call": (
+        "def total(xs):\n    class Sum:\n        def of(self):\n"
+        "            return sum(x + 1 for x in xs)\n\n    return Sum().of()\n\n\ntotal([3])\n"
+    ),
     "body in a fence": f"```python\n{BODY}```",
     "body in a fence without indentation": f"```python\nxs = list(xs)\n{BODY.lstrip()}```",
     "body that lost its first blanks": LOOP.lstrip(),
