@@ -43,6 +43,17 @@ NUMBERS = [
 ]
 MARKS = ["####", "#### ", "\n", "\n\n", " ", "\t", "\r\n", "\u2028", "Step 2: ", "answer ", "**"]
 TEX = ["\\boxed", "\\boxed{", "\\fbox{", "{", "}", "\\{", "\\", "$", "\\]", "^", "_", "\\!", ","]
+ANSWERS = [
+    "7",
+    "1,234",
+    r"\frac{1}{2}",
+    "(1,6]",
+    r"\{1, 6\}",
+    "x = 3",
+    r"\text{on}",
+    "142_5",
+    "1,6",
+]
 CODE = ["```", "```python\n", "~~~\n", "def total(xs):\n", "    return 1\n", "@a\n", "(\n", "'''"]
 CODE += ["if x:\n", "x = 1\n", "a[]:", "import a\n", "</think>", "<|im_end|>", "</s>", "#\n", '"']
 SPECIAL = ["\x00", "\ud800", "\u2212", "\ufeff", "\x0c", "\xa0", "🙂", "e\u0301"]
@@ -110,6 +121,12 @@ def math_normalizes_fast(text: str) -> None:
     answer = text[:1000]
     assume(answer.strip())
     within(SECONDS, lambda: math_grader.normalize(answer))
+
+
+def math_grades_any_answer(text: str, gold: str) -> None:
+    verdict = math_grader.answers_equal(text, gold)
+    assert verdict in (True, False)
+    assert math_grader.answers_equal(text, text) is bool(text.strip())
 
 
 def humaneval_ends_fast(text: str) -> None:
@@ -188,6 +205,7 @@ PROPERTIES: dict[str, Property] = {
         (gsm8k_ends_fast, [long_texts, finishes], 20),
         (math_ends_fast, [long_texts, finishes], 40),
         (math_normalizes_fast, [half_as_long], 100),
+        (math_grades_any_answer, [texts, st.sampled_from(ANSWERS) | texts], 100),
         (humaneval_ends_fast, [long_texts | half_as_long], 40),
         (gsm8k_ignores_what_follows_the_answer, [cents, tails, finishes], 300),
         (math_ignores_what_follows_the_last_box, [st.integers(), tails, finishes], 300),
