@@ -65,7 +65,7 @@ def make(name: str) -> Task:
 
 
 @pytest.mark.parametrize("name", ["gsm_mini", "math_mini"])
-@pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
 def test_what_follows_a_stop_changes_neither_text_nor_verdict(name: str, times: int) -> None:
     task = make(name)
     specimen = task.specimen
@@ -80,7 +80,7 @@ def test_what_follows_a_stop_changes_neither_text_nor_verdict(name: str, times: 
     search(check, times, st.sampled_from(stops), tails, widths)
 
 
-@pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
 def test_a_program_is_what_stands_before_the_first_stop(times: int) -> None:
     """Programs are not run here: the same text is the same program."""
     task = make("humaneval")

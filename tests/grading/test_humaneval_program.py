@@ -199,7 +199,7 @@ def test_all_canonical_solutions_pass_and_broken_ones_fail() -> None:
     for number, row in enumerate(problems):
         prompt, name, body = row["prompt"], row["entry_point"], row["canonical_solution"]
         completions = [(body, "passed"), (body + BROKEN.format(name=name), "failed")]
-        if number % 8 == 0:
+        if number % 16 == 0:
             chat = f"Here it is:\n```python\n{prompt}{body}```\nIt works."
             completions += [(chat, "passed"), ("    return\n", "failed")]
         for completion, status in completions:
