@@ -386,6 +386,7 @@ def test_a_missing_value_says_how_to_give_it(overrides: list[str], key: str):
         ["criterion.name={a: 1}"],
         ["exp=null"],
         ["criterion=null"],
+        ["logger=null"],
         ["=5"],
         ["foo"],
         ["criterion.tau=0.5,0.7"],

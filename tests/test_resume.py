@@ -706,6 +706,7 @@ def test_the_run_says_how_to_grade_it(commands: Commands, start: Starter, tmp_pa
     graded = commands.run(words[1], words[2:], tmp_path)
     assert graded.status == 0, graded.stderr
     assert graded.last_line["accuracy"]["graded"] == 2
+    assert "(2 of 3 problems attempted)" in " ".join(graded.stdout.split())
 
 
 def test_stored_programs_are_graded_without_a_model(

@@ -114,8 +114,8 @@ def regrade(path: Path, *, allow_code_execution: bool, sandbox: str | None = Non
         sandbox: how they are contained (`exp.sandbox`); None: as the run asked.
 
     Raises:
-        UserError: no finished run there, its data cannot be read or is other data, or verdicts
-            would be lost for want of the permission.
+        UserError: no finished run there, a grader that does not work here, its data cannot be
+            read or is other data, or verdicts would be lost for want of the permission.
     """
     folder = RunFolder(path)
     settings, measured, summary = (
@@ -130,6 +130,7 @@ def regrade(path: Path, *, allow_code_execution: bool, sandbox: str | None = Non
     settings["exp"]["fewshot"] = 0
     config = parse(settings)
     task = build_task(config)
+    task.self_check()
     samples = task.samples()
     by_id = {sample.id: sample for sample in samples}
     with folder.locked():

@@ -1,7 +1,7 @@
 """Benchmarks by their key in ``exp=``."""
 
 from river_llm.errors import UserError
-from river_llm.tasks.base import FinishReason, Sample, Task, TaskSettings, Verdict
+from river_llm.tasks.base import FinishReason, Sample, Specimen, Task, TaskSettings, Verdict
 from river_llm.tasks.gsm8k import Gsm8k
 from river_llm.tasks.gsm_mini import GsmMini
 from river_llm.tasks.humaneval import HumanEval
@@ -14,6 +14,7 @@ __all__ = [
     "FinishReason",
     "NamedColumns",
     "Sample",
+    "Specimen",
     "Task",
     "TaskSettings",
     "Verdict",

