@@ -46,20 +46,25 @@ class CheckedTimer(Timer):
     def __init__(self, device: torch.device) -> None:
         super().__init__(device)
         self.device_seconds: float | None = None
-        self._events: list[torch.cuda.Event] = []
+        self._events: tuple[torch.cuda.Event, torch.cuda.Event] | None = None
         if device.type == "cuda":
-            self._events = [torch.cuda.Event(enable_timing=True) for _ in range(2)]
+            self._events = (
+                torch.cuda.Event(enable_timing=True),
+                torch.cuda.Event(enable_timing=True),
+            )
 
     def __enter__(self) -> Self:
         super().__enter__()
-        for first in self._events[:1]:
-            first.record()
+        if self._events is not None:
+            self._events[0].record()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for last in self._events[1:]:
-            last.record()
+        if self._events is None:
+            super().__exit__(*exception)
+            return
+        first, last = self._events
+        last.record()
         super().__exit__(*exception)
-        if self._events:
-            # Known by now: both events lie before the synchronization.
-            self.device_seconds = self._events[0].elapsed_time(self._events[1]) / 1000
+        # Known by now: both events lie before the synchronization.
+        self.device_seconds = first.elapsed_time(last) / 1000

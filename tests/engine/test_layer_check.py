@@ -15,8 +15,7 @@ from torch import nn
 from river_llm.cache import Source
 from river_llm.config import NoQuantConfig, RtnInt4Config, RtnInt8Config
 from river_llm.engine.check import check_layers
-from river_llm.engine.executor import StepInputs
-from river_llm.engine.native.compilation import EngineUnavailable
+from river_llm.engine.executor import EngineUnavailable, StepInputs
 from river_llm.engine.native.executor import NarrowExecutor, check_model
 from river_llm.engine.native.weights import LayerRecord, layer_records, linear_record
 from river_llm.engine.weights import ResidentLayers

@@ -13,8 +13,7 @@ from river_llm.decoding import NoExit
 from river_llm.engine.build import resolve_engine
 from river_llm.engine.cuda_graphs import CudaGraphsExecutor
 from river_llm.engine.eager import EagerExecutor
-from river_llm.engine.executor import StepInputs
-from river_llm.engine.native.compilation import EngineUnavailable
+from river_llm.engine.executor import EngineUnavailable, StepInputs
 from river_llm.engine.regions import RegionExecutor, blocks
 from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError

@@ -16,7 +16,7 @@ from river_llm.config import ModelConfig, NoQuantConfig
 from river_llm.decoding import NoExit, River
 from river_llm.engine import check
 from river_llm.engine.check import check_layers
-from river_llm.engine.native.compilation import EngineUnavailable
+from river_llm.engine.executor import EngineUnavailable
 from river_llm.engine.native.executor import NarrowExecutor
 from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError

@@ -24,7 +24,7 @@ from river_llm.decoding import (
     Static,
 )
 from river_llm.engine.check import check_layers
-from river_llm.engine.native.compilation import EngineUnavailable
+from river_llm.engine.executor import EngineUnavailable
 from river_llm.engine.weights import ResidentLayers
 from river_llm.errors import UserError
 from river_llm.evaluation.traffic import Traffic

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from tqdm import tqdm
 
-from river_llm.engine.native.compilation import EngineUnavailable, load_library, streamed_sum
+from river_llm.engine.executor import EngineUnavailable
+from river_llm.engine.native.compilation import load_library, streamed_sum
 from river_llm.timing import Timer
 
 BUFFER_BYTES = 1 << 30

@@ -20,9 +20,8 @@ from river_llm.engine.check import check_layers
 from river_llm.engine.compiled import CompiledExecutor
 from river_llm.engine.cuda_graphs import CudaGraphsExecutor
 from river_llm.engine.eager import EagerExecutor
-from river_llm.engine.executor import Executor
+from river_llm.engine.executor import EngineUnavailable, Executor
 from river_llm.engine.halves import HalvesExecutor
-from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.threads import use_threads
 from river_llm.engine.weights import Layers
 from river_llm.errors import UserError

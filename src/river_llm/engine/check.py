@@ -6,9 +6,8 @@ import torch
 
 from river_llm.cache import SlotCache
 from river_llm.engine.eager import EagerExecutor
-from river_llm.engine.executor import Executor, StepInputs
+from river_llm.engine.executor import EngineUnavailable, Executor, StepInputs
 from river_llm.engine.halves import NarrowPasses
-from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.native.executor import NarrowExecutor
 from river_llm.engine.weights import Layers
 from river_llm.exits import Never

@@ -9,8 +9,8 @@ from __future__ import annotations
 import torch
 
 from river_llm.cache import SlotCache
+from river_llm.engine.executor import EngineUnavailable
 from river_llm.engine.halves import HalvesExecutor
-from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.regions import Body, RegionExecutor
 from river_llm.engine.weights import Layers
 from river_llm.exits import Criterion

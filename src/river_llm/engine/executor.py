@@ -22,6 +22,10 @@ from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.head import Head
 
 
+class EngineUnavailable(Exception):
+    """An engine cannot serve here; the message says why in one line."""
+
+
 class NumericsError(FloatingPointError):
     """NaN where a number was needed."""
 

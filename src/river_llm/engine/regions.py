@@ -20,9 +20,8 @@ from functools import partial
 import torch
 
 from river_llm.cache import SlotCache, Source
-from river_llm.engine.executor import Choice, StepInputs, best_two
+from river_llm.engine.executor import Choice, EngineUnavailable, StepInputs, best_two
 from river_llm.engine.halves import NarrowPasses
-from river_llm.engine.native.compilation import EngineUnavailable
 from river_llm.engine.weights import Layers, ResidentLayers
 from river_llm.errors import UserError
 from river_llm.exits import Criterion

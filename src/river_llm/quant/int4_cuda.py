@@ -6,11 +6,9 @@ The packing is the one that the kernel for tensor cores documents (PyTorch, nati
 from __future__ import annotations
 
 import torch
-from torch import nn
 
-from river_llm.quant.grid import LEVELS, GroupedInt4
-from river_llm.quant.int4_linear import KERNEL_GROUP_SIZES
-from river_llm.quant.linear import KernelLinear
+from river_llm.quant.grid import LEVELS
+from river_llm.quant.int4_linear import KERNEL_GROUP_SIZES, PackedInt4
 
 _LEAST_CAPABILITY = (8, 0)
 _TILE_ROWS = 8
@@ -44,34 +42,24 @@ def kernel_obstacle(
     return None
 
 
-class CudaInt4Linear(KernelLinear):
+class CudaInt4Linear(PackedInt4):
     """A linear on PyTorch's int4 weight-only matmul for CUDA; bf16 activations.
 
     One launch that allocates its output alone, so it can be captured in a CUDA graph. The kernel
     rounds each weight to bf16 and sums in float32; its time grows with every 16 tokens. Where wide
     steps begin is a guess, not measured: the figures that torchao publishes (4096 x 4096 on an RTX
     A6000) put the kernel level with dequantizing and a dense matmul at 128 tokens.
-
-    Args:
-        weight: the quantized [N, K] matrix, on the device, where it is packed.
-        bias: [N] or None; shared, not copied.
     """
 
     backend = "int4_cuda"
     wide_step = 128
-    packed: torch.Tensor
-    scale_and_zero: torch.Tensor
 
-    def __init__(self, weight: GroupedInt4, bias: nn.Parameter | None) -> None:
-        super().__init__()
-        self.out_features, self.in_features = weight.codes.shape
-        self.group_size = weight.group_size
-        packed = torch.ops.aten._convert_weight_to_int4pack(
-            packing_input(weight.codes), inner_tiles(self.in_features)
+    def _pack(self, codes: torch.Tensor) -> torch.Tensor:
+        """On the device, where the codes lie already."""
+        packed: torch.Tensor = torch.ops.aten._convert_weight_to_int4pack(
+            packing_input(codes), inner_tiles(self.in_features)
         )
-        self.register_buffer("packed", packed)
-        self.register_buffer("scale_and_zero", weight.scale_and_zero())
-        self.bias = bias
+        return packed
 
     def matmul(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] times the transposed weights, [T, N], bf16; without the bias."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from abc import abstractmethod
 
 import torch
 from torch import nn
@@ -38,20 +39,14 @@ def kernel_obstacle(
     return None
 
 
-class Int4Linear(KernelLinear):
-    """A linear on PyTorch's int4 weight-only matmul for CPU; bf16 activations.
-
-    Wide steps begin where they do because a whole prefill of SmolLM2-135M in the river took 146 ms
-    by the kernel and 163 ms by the scratch layer at 96 tokens, 196 and 176 ms at 128 (medians of
-    7, 2 cores with AVX512-BF16). Other shapes have not been measured.
+class PackedInt4(KernelLinear):
+    """What a linear on any of PyTorch's int4 matmuls keeps.
 
     Args:
         weight: the quantized [N, K] matrix.
         bias: [N] or None; shared, not copied.
     """
 
-    backend = "int4_cpu"
-    wide_step = 112
     packed: torch.Tensor
     scale_and_zero: torch.Tensor
 
@@ -59,10 +54,29 @@ class Int4Linear(KernelLinear):
         super().__init__()
         self.out_features, self.in_features = weight.codes.shape
         self.group_size = weight.group_size
-        packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(weight.codes.int(), 1)
-        self.register_buffer("packed", packed)
+        self.register_buffer("packed", self._pack(weight.codes))
         self.register_buffer("scale_and_zero", weight.scale_and_zero())
         self.bias = bias
+
+    @abstractmethod
+    def _pack(self, codes: torch.Tensor) -> torch.Tensor:
+        """Codes, uint8 [N, K], as the kernel reads them."""
+
+
+class Int4Linear(PackedInt4):
+    """A linear on PyTorch's int4 weight-only matmul for CPU; bf16 activations.
+
+    Wide steps begin where they do because a whole prefill of SmolLM2-135M in the river took 146 ms
+    by the kernel and 163 ms by the scratch layer at 96 tokens, 196 and 176 ms at 128 (medians of
+    7, 2 cores with AVX512-BF16). Other shapes have not been measured.
+    """
+
+    backend = "int4_cpu"
+    wide_step = 112
+
+    def _pack(self, codes: torch.Tensor) -> torch.Tensor:
+        packed: torch.Tensor = torch.ops.aten._convert_weight_to_int4pack_for_cpu(codes.int(), 1)
+        return packed
 
     def matmul(self, x: torch.Tensor) -> torch.Tensor:
         """[T, K] times the transposed weights, [T, N], bf16; without the bias."""

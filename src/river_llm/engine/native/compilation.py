@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from river_llm.artifacts import ensure_folder
+from river_llm.engine.executor import EngineUnavailable
 from river_llm.errors import UserError
 from river_llm.paths import cache_root
 
@@ -36,10 +37,6 @@ FLAGS = (
     "-fno-trapping-math",
     "-pthread",
 )
-
-
-class EngineUnavailable(Exception):
-    """The compiled engine cannot serve here; the message says why in one line."""
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from river_llm.cache import SlotCache, Source
-from river_llm.engine.executor import Choice, Exit, NumericsError, StepInputs
+from river_llm.engine.executor import Choice, EngineUnavailable, Exit, NumericsError, StepInputs
 from river_llm.engine.halves import NarrowPasses
-from river_llm.engine.native.compilation import EngineUnavailable, load_library
+from river_llm.engine.native.compilation import load_library
 from river_llm.engine.native.weights import (
     ModelRecord,
     address,
@@ -252,7 +252,7 @@ class NarrowExecutor(NarrowPasses):
     def score(self) -> torch.Tensor:
         before = self._copy(self._calls.river_previous(self._handle))
         after = self._copy(self._calls.river_state(self._handle))
-        return self.criterion.score(self._pool(before), self._pool(after), self._project)
+        return self.criterion.score(self._pool(before), self._pool(after), self._logits_of)
 
     def _pool(self, states: torch.Tensor) -> torch.Tensor:
         if not self._pooled:
@@ -271,13 +271,13 @@ class NarrowExecutor(NarrowPasses):
         return out
 
     def logits(self, rows: int = 1) -> torch.Tensor:
-        return self._project(self.hidden()[:, -rows:])
+        return self._logits_of(self.hidden()[:, -rows:])
 
     def choose(self) -> Choice:
         self.reads += 1
         return self._choose(self.hidden()[:, -1:])
 
-    def _project(self, states: torch.Tensor) -> torch.Tensor:
+    def _logits_of(self, states: torch.Tensor) -> torch.Tensor:
         return self._choose(states).logits
 
     def _choose(self, states: torch.Tensor) -> Choice:

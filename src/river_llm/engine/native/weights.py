@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from river_llm.engine.native.compilation import EngineUnavailable
+from river_llm.engine.executor import EngineUnavailable
 from river_llm.quant.int4_linear import Int4Linear, packed_block
 from river_llm.quant.int8_linear import Int8Linear
 
