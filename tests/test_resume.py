@@ -698,6 +698,7 @@ def test_programs_are_not_run_without_permission(programs: RunResult):
 
 def test_the_run_says_how_to_grade_it(commands: Commands, start: Starter, tmp_path: Path):
     task = ["exp=humaneval", f"data.path={program_task(tmp_path)}", "limit=2"]
+    task.append("exp.sandbox=process")
     done = commands.run("run.py", [*start.common, *task, *NO_EXIT, *ALONE], tmp_path)
     assert done.status == 0, done.stderr
     (advice,) = (line for line in done.stdout.splitlines() if "regrade.py" in line)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -144,6 +145,27 @@ def test_demo_runs_programs_only_where_a_containing_level_works(
     said = capsys.readouterr().err
     assert ("HumanEval is left ungraded" in said) is not works
     assert ("exp.sandbox=process" in said) is not works
+
+
+BARE = {
+    "bubblewrap": ["bwrap", "--ro-bind", "/", "/", "--unshare-pid", "--unshare-net", "true"],
+    "namespaces": [
+        *("unshare", "--mount", "--pid", "--net", "--fork"),
+        *([] if os.getuid() == 0 else ["--user", "--map-root-user"]),
+        *("mount", "-t", "tmpfs", "none", "/tmp"),
+    ],
+}
+
+
+@pytest.mark.parametrize("level", CONTAINING)
+def test_a_level_works_where_its_means_do(level: str) -> None:
+    # Else a fault of ours would leave out all tests of the level.
+    if shutil.which(BARE[level][0]) is None:
+        pytest.skip(f"{BARE[level][0]} is not installed")
+    bare = subprocess.run(BARE[level], capture_output=True, text=True, check=False)
+    if bare.returncode != 0:
+        pytest.skip(f"{BARE[level][0]} cannot be used here: {bare.stderr.strip()}")
+    assert fault_of(level) is None
 
 
 # --- what a program has ---------------------------------------------------------------------
