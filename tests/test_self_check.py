@@ -33,6 +33,7 @@ def make(name: str, data_path: str | None = None, **columns: NamedColumns) -> Ta
         fewshot_path=None,
         allow_code_execution=True,
         timeout_s=20.0,
+        sandbox="process",  # works everywhere
         **columns,
     )
 
@@ -106,7 +107,7 @@ def test_a_verdict_that_is_off_stops_the_run_before_the_model_is_loaded(
     monkeypatch.setattr(module, name, broken)
     chosen = [f"exp={exp}"]
     if exp == "humaneval":
-        chosen.append("exp.allow_code_execution=true")
+        chosen += ["exp.allow_code_execution=true", "exp.sandbox=process"]
     if exp == "own":
         rows = tmp_path / "rows.jsonl"
         rows.write_text(json.dumps({"prompt": "1 + 1", "answer": "2"}) + "\n", encoding="utf-8")
