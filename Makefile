@@ -71,7 +71,7 @@ $(AUDIT)/.ready:
 	touch $@
 
 audit: $(AUDIT)/.ready ## known vulnerabilities of the pinned packages; needs a network
-	$(AUDIT)/bin/pip-audit --no-deps --disable-pip --requirement constraints.txt
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
 
 clean: ## remove the environments and caches of the checkout, not results/
 	rm -rf $(VENV) $(LOWER) $(AUDIT) .venv-gpu build .mypy_cache .ruff_cache .pytest_cache
