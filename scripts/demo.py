@@ -24,6 +24,7 @@ from river_llm.analysis.plots import accuracy_speed
 from river_llm.analysis.tables import caption, comparison_frame, to_csv, to_markdown, to_terminal
 from river_llm.calibration import scores_of_run, tau_for_mean_depth
 from river_llm.composition import load_config
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
@@ -51,13 +52,9 @@ ANALYSIS_TOKENS, KV_DEPTHS = 24, "3,L/2"
 def main() -> int:
     """Runs all arms on all tasks and shows them side by side."""
     started = time.perf_counter()
-    try:
-        runtime = Runtime.load(load_config([*COMMON, *TASKS["gsm_mini"]]))
-        summaries = run_arms(runtime)
-        leave_analyses(runtime, [f"output.dir={OUTPUT}", *ANALYSIS])
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    runtime = Runtime.load(load_config([*COMMON, *TASKS["gsm_mini"]]))
+    summaries = run_arms(runtime)
+    leave_analyses(runtime, [f"output.dir={OUTPUT}", *ANALYSIS])
     frame = comparison_frame(summaries)
     note = caption(summaries)
     (OUTPUT / "table.md").write_text(f"{to_markdown(frame)}\n{note}\n", encoding="utf-8")
@@ -115,4 +112,4 @@ def thresholds(runtime: Runtime, overrides: list[str]) -> tuple[float, float]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -29,6 +29,7 @@ from river_llm.errors import UserError
 from river_llm.grading import sandbox, sandbox_levels
 from river_llm.grading.sandbox import ExecutionResult, fault_of, run_program, usable_level
 from river_llm.grading.sandbox_levels import CONTAINING
+from river_llm.grading.sandbox_runner import verdict_of
 from river_llm.grading.sandbox_worker import Unsendable, decode, encode
 
 EXPECTS_ERROR = (
@@ -268,6 +269,17 @@ def test_nothing_lives_on_when_the_harness_is_killed(level: str, tmp_path: Path)
         harness.send_signal(signal.SIGKILL)
         harness.wait(30.0)
     wait_for(lambda: running() == 0)
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "{}", '{"status": "passed", "detail": ""}', "b" * 32 + '{"status": "passed"}', "a" * 31],
+)
+def test_what_does_not_begin_with_the_token_is_no_pass(written: str) -> None:
+    refused = {"status": "failed", "detail": "the checks were ended before the last assertion"}
+    assert verdict_of(written, "a" * 32, 0) == refused
+    right = {"status": "passed", "detail": ""}
+    assert verdict_of("a" * 32 + json.dumps(right), "a" * 32, 0) == right
 
 
 # --- between program and tests ---------------------------------------------------------------

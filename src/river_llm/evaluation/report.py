@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import sys
 
 from river_llm.analysis.report import terminal_summary
+from river_llm.entry_point import silence_stdout
 from river_llm.evaluation.summary import RunResult, last_line
 
 
@@ -22,8 +22,7 @@ def show(result: RunResult) -> None:
     try:
         _show(result)
     except OSError as error:
-        # What is left in the buffer would fail once more when Python ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()
         print(
             f"warning: the summary cannot be printed ({error.strerror}); it is in "
             f"{result.folder}/summary.json",

@@ -134,7 +134,7 @@ def _supervise(
     channel.close()
     outcome = _await(read_end, request["timeout_s"])
     if isinstance(outcome, bytes):
-        _send(report, **_verdict(outcome.decode("utf-8", "replace"), token, worker))
+        _send(report, **verdict_of(outcome.decode("utf-8", "replace"), token, worker))
     else:
         _send(report, **outcome)
 
@@ -160,8 +160,14 @@ def _await(verdict: int, timeout_s: float) -> bytes | dict[str, str]:
     return {"status": "error", "detail": "nobody waits"}
 
 
-def _verdict(text: str, token: str, worker: int) -> dict[str, str]:
-    """Turn what was written into a report; only what begins with the token is of the checks."""
+def verdict_of(text: str, token: str, worker: int) -> dict[str, str]:
+    """Turn what was written into a report; only what begins with the token is of the checks.
+
+    Args:
+        text: all that came through the pipe of the checking process.
+        token: made for this verdict, known to that process alone.
+        worker: the program's process, asked for its end where that is what the checks met.
+    """
     if not text.startswith(token):
         return {"status": "failed", "detail": "the checks were ended before the last assertion"}
     verdict: dict[str, str] = json.loads(text[len(token) :])
