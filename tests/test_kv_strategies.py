@@ -648,6 +648,20 @@ def test_at_the_cap_nothing_is_tested(rivers):
     assert depths[-1] < LAYERS
 
 
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_undone_steps_cap_nothing(steps, rivers):
+    depths = (5, 4, 4, 4, 3, 2, 1)
+    decoder = make("llama", MonoDecreasingCap, rivers, Scripted(depths))
+    decoder.prefill([PROMPT])
+    outputs = [decoder.step() for _ in depths]
+    assert tuple(output.trace.depth for output in outputs) == depths
+    decoder.rollback(steps)
+    again = [decoder.step() for _ in range(steps)]
+    assert tuple(output.trace.depth for output in again) == depths[-steps:]
+    for first, second in zip(outputs[-steps:], again, strict=True):
+        assert torch.allclose(first.logits, second.logits, atol=1e-4)
+
+
 def test_exits_without_the_cap_leave_gaps(rivers):
     decoder = make("llama", Mask, rivers)
     run(decoder, [PROMPT], TOKENS)
