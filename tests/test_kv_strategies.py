@@ -145,6 +145,22 @@ def test_mask_forgets_the_slots_of_an_earlier_prompt(rivers):
     assert torch.equal(again[1], alone[1])
 
 
+def test_mask_hides_what_undone_steps_wrote(rivers):
+    """Undone steps ran all layers; those in their place leave gaps, which a later step must see."""
+    forced = (4, 8, 15, 16)
+    decoder, fresh = (make("qwen2", Mask, rivers, Scripted((1, 2, 1, 5))) for _ in range(2))
+    planned, decoder.criterion.cycle = decoder.criterion.cycle, (LAYERS,)
+    decoder.prefill([PROMPT])
+    for _ in forced:
+        decoder.step()
+    decoder.rollback(len(forced))
+    decoder.criterion.cycle = planned
+    actual = [decoder.step(forced=[token]).logits for token in forced]
+    fresh.prefill([PROMPT])
+    expected = [fresh.step(forced=[token]).logits for token in forced]
+    assert torch.allclose(torch.cat(actual, 1), torch.cat(expected, 1), atol=1e-5)
+
+
 # --- state propagation --------------------------------------------------------------------
 
 
