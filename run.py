@@ -19,7 +19,7 @@ from omegaconf import DictConfig
 
 from river_llm.composition import load_config, typed
 from river_llm.entry_point import end, fail
-from river_llm.errors import UserError
+from river_llm.errors import UserError, raise_interruption
 from river_llm.sweeps.command import sweep
 from river_llm.sweeps.folder import SweepFolder
 from river_llm.sweeps.job import run_cell
@@ -37,9 +37,12 @@ def run(composed: DictConfig) -> None:
         return
     try:
         execute_job(composed)
-    except UserError as error:
-        # Hydra would print a traceback for anything but an exit.
-        sys.exit(fail(str(error)))
+    except Exception as error:
+        raise_interruption(error)
+        if isinstance(error, UserError):
+            # Hydra would print a traceback for anything but an exit.
+            sys.exit(fail(str(error)))
+        raise
 
 
 def execute_job(composed: DictConfig) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+STOPPED = ["", "stopped"]
 
 
 def ending(body: str, stdout: int = subprocess.PIPE) -> tuple[int, list[str]]:
@@ -36,7 +37,9 @@ def ending(body: str, stdout: int = subprocess.PIPE) -> tuple[int, list[str]]:
             2,
             ["error: limit=-1: give 0 or more"],
         ),
-        ("raise KeyboardInterrupt", 130, ["", "stopped"]),
+        ("raise KeyboardInterrupt", 130, STOPPED),
+        ("raise ImportError('initialization failed') from KeyboardInterrupt()", 130, STOPPED),
+        ("try: raise KeyboardInterrupt\n    except BaseException: open('/nowhere')", 130, STOPPED),
         (
             "raise OSError(28, 'No space left on device', 'table.md')",
             2,

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from river_llm.errors import UserError
+from river_llm.errors import UserError, raise_interruption
 
 INTERRUPTED = 130
 """Exit status of a command that was stopped by Ctrl-C, as shells give it."""
@@ -35,24 +35,31 @@ def end(main: Callable[[], int], stopped: str = "stopped") -> NoReturn:
         stopped: what Ctrl-C is answered with.
     """
     try:
-        status = main()
-        sys.stdout.flush()
-    except UserError as error:
-        status = fail(str(error))
+        status = _status_of(main)
     except KeyboardInterrupt:
         # A progress bar may stand in the line.
         print(f"\n{stopped}", file=sys.stderr)
         status = INTERRUPTED
-    except BrokenPipeError:
-        silence_stdout()
-        status = 1
-    except OSError as error:
-        if error.errno not in _REFUSED:
-            raise
-        silence_stdout()
-        place = error.filename or "what the command leaves"
-        status = fail(f"{place}: {error.strerror}; make room there, or give another place")
     sys.exit(status)
+
+
+def _status_of(main: Callable[[], int]) -> int:
+    try:
+        status = main()
+        sys.stdout.flush()
+        return status
+    except BaseException as error:
+        raise_interruption(error)
+        if isinstance(error, UserError):
+            return fail(str(error))
+        if isinstance(error, BrokenPipeError):
+            silence_stdout()
+            return 1
+        if isinstance(error, OSError) and error.errno in _REFUSED:
+            silence_stdout()
+            place = error.filename or "what the command leaves"
+            return fail(f"{place}: {error.strerror}; make room there, or give another place")
+        raise
 
 
 def fail(message: str) -> int:
