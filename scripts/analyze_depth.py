@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from river_llm.composition import load_config
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,11 +30,7 @@ def main() -> int:
         "--tokens", type=int, default=64, help="generated per prompt, for exp.max_new_tokens"
     )
     arguments = parser.parse_intermixed_args()
-    try:
-        folder, summary = analyze(arguments.overrides, arguments.tokens)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder, summary = analyze(arguments.overrides, arguments.tokens)
     print(report(summary))
     print(f"{folder}: steps.parquet, summary.json, depths.png")
     return 0
@@ -130,4 +126,4 @@ def report(summary: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -9,13 +9,13 @@ Writes layers.parquet, entries.parquet and summary.json to
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from river_llm.composition import load_config
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 from river_llm.sweeps.recipe import depth_of
 
@@ -36,11 +36,7 @@ def main() -> int:
         "--depths", default=DEPTHS, help=f"exit depths of the river runs (default {DEPTHS})"
     )
     arguments = parser.parse_intermixed_args()
-    try:
-        folder, summary = analyze(arguments.overrides, arguments.tokens, arguments.depths)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder, summary = analyze(arguments.overrides, arguments.tokens, arguments.depths)
     print(report(summary))
     print(f"{folder}: layers.parquet, entries.parquet, summary.json")
     return 0
@@ -137,4 +133,4 @@ def _r(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -16,7 +16,7 @@ import json
 import sys
 
 from river_llm.composition import complete, composed
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -26,12 +26,7 @@ def main() -> int:
     )
     parser.add_argument("overrides", nargs="*", help="key=value, as in conf/bench_decode.yaml")
     arguments = parser.parse_args()
-    try:
-        impossible_arms = bench(arguments.overrides)
-    except UserError as error:
-        sys.stdout.flush()
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    impossible_arms = bench(arguments.overrides)
     if impossible_arms:
         print(
             f"error: {', '.join(impossible_arms)}: bound_share above 1, so the bandwidth was "
@@ -70,4 +65,4 @@ def bench(overrides: list[str]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

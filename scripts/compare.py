@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from river_llm.analysis.comparison import compare, comparison_text
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 from river_llm.records import RunFolder
 
@@ -27,13 +27,9 @@ def main() -> int:
         "--json", action="store_true", help="end with one line of JSON that holds everything"
     )
     arguments = parser.parse_args()
-    try:
-        folders = {"A": RunFolder(arguments.run_a), "B": RunFolder(arguments.run_b)}
-        comparison = compare(*(samples(folder) for folder in folders.values()))
-        arms = {name: arm(folder) for name, folder in folders.items()}
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folders = {"A": RunFolder(arguments.run_a), "B": RunFolder(arguments.run_b)}
+    comparison = compare(*(samples(folder) for folder in folders.values()))
+    arms = {name: arm(folder) for name, folder in folders.items()}
     for name, folder in folders.items():
         print(f"{name}: {arms[name]} ({folder.path})")
     print(comparison_text(comparison))
@@ -65,4 +61,4 @@ def arm(folder: RunFolder) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -29,6 +29,7 @@ from river_llm.analysis.bench_files import read_bench
 from river_llm.analysis.gpu_report import Outcome, report, summary
 from river_llm.benchmark.clock import Clock
 from river_llm.benchmark.plan import CPU, CUDA, LEAST_SECONDS, Part, Plan, shares
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -220,13 +221,9 @@ def main() -> int:
     parser.add_argument("--budget-s", type=float, default=300.0, help="seconds for all of it")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "gpu", help="gets a folder")
     arguments = parser.parse_args()
-    try:
-        check = Check(CPU if arguments.cpu else CUDA, arguments.out.resolve(), arguments.budget_s)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    check = Check(CPU if arguments.cpu else CUDA, arguments.out.resolve(), arguments.budget_s)
     return check.run()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -9,13 +9,13 @@ times.parquet and summary.json to <output.dir>/analysis/prefill/<exp>-<model>/.
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from river_llm.composition import load_config
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 
 LENGTHS, ROUNDS = "32,64,128,256,512,1024", 5
@@ -28,11 +28,7 @@ def main() -> int:
     parser.add_argument("--lengths", default=LENGTHS, help=f"tokens (default {LENGTHS})")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"default {ROUNDS}")
     arguments = parser.parse_intermixed_args()
-    try:
-        folder, summary = measure(arguments.overrides, arguments.lengths, arguments.rounds)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    folder, summary = measure(arguments.overrides, arguments.lengths, arguments.rounds)
     print(report(summary))
     print(f"{folder}: times.parquet, summary.json")
     return 0
@@ -109,4 +105,4 @@ def report(summary: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -8,11 +8,10 @@ Needs no torch: the benchmark may have run on another machine.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from river_llm.analysis.bench_files import plot_bench
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -21,14 +20,10 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("files", nargs="+", type=Path, help="bench.json of scripts/bench_decode.py")
-    try:
-        for file in parser.parse_args().files:
-            print(plot_bench(file))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    for file in parser.parse_args().files:
+        print(plot_bench(file))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -17,6 +17,7 @@ from typing import Any
 
 from river_llm.analysis.memory_plot import GIB, memory_figure, predicted_bytes
 from river_llm.composition import load_config
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 
 CONTEXTS = "4096,8192,16384,32768,65536"
@@ -33,11 +34,7 @@ def main() -> int:
     )
     parser.add_argument("--contexts", default=CONTEXTS, help=f"tokens (default {CONTEXTS})")
     arguments = parser.parse_intermixed_args()
-    try:
-        written, record = measure(arguments.overrides, arguments.after, arguments.contexts)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    written, record = measure(arguments.overrides, arguments.after, arguments.contexts)
     print(report(record))
     print(*written, sep="\n")
     return 0
@@ -139,4 +136,4 @@ def report(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

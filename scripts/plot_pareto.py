@@ -19,7 +19,7 @@ from river_llm.analysis.pareto_report import pareto_figures, pareto_tables
 from river_llm.analysis.points import check_comparable
 from river_llm.analysis.saved import SavedRuns, saved_runs
 from river_llm.analysis.tables import to_csv
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -31,15 +31,11 @@ def main() -> int:
     parser.add_argument("--y", choices=list(MEASURES), default="agreement", help="the y axis")
     parser.add_argument("--out", help="files without suffix (default: results/pareto/<name>)")
     args = parser.parse_args()
-    try:
-        runs = saved_runs(args.paths)
-        suffix = "" if args.y == "agreement" else f"-{args.y}"
-        check_comparable(runs.summaries)
-        stem = f"{args.out or f'results/pareto/{runs.name}'}{suffix}"
-        written = _draw(runs, args.y, stem) + _tabulate(runs, stem)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    runs = saved_runs(args.paths)
+    suffix = "" if args.y == "agreement" else f"-{args.y}"
+    check_comparable(runs.summaries)
+    stem = f"{args.out or f'results/pareto/{runs.name}'}{suffix}"
+    written = _draw(runs, args.y, stem) + _tabulate(runs, stem)
     for run in runs.missing:
         print(f"{run.name}: {run.reason}", file=sys.stderr)
     print(*written, sep="\n")
@@ -67,4 +63,4 @@ def _tabulate(runs: SavedRuns, stem: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -23,6 +23,7 @@ from river_llm.analysis.positions import (
 )
 from river_llm.analysis.saved import SavedRuns, arm_names, forced_scores, saved_runs
 from river_llm.analysis.tables import to_csv
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 
 
@@ -34,12 +35,8 @@ def main() -> int:
     parser.add_argument("paths", nargs="+", type=Path, help="folders of at most 10 runs")
     parser.add_argument("--out", help="files without suffix (default: results/positions/<name>)")
     args = parser.parse_args()
-    try:
-        runs = saved_runs(args.paths)
-        written = _write(runs, args.out or f"results/positions/{runs.name}")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    runs = saved_runs(args.paths)
+    written = _write(runs, args.out or f"results/positions/{runs.name}")
     for run in runs.missing:
         print(f"{run.name}: {run.reason}", file=sys.stderr)
     print(*written, sep="\n")
@@ -83,4 +80,4 @@ def _write(runs: SavedRuns, stem: str) -> list[Path]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -10,10 +10,9 @@ of the arms only this project's own. Prints tables; times are of a profiled run,
 from __future__ import annotations
 
 import argparse
-import sys
 
 from river_llm.composition import complete, composed
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -22,11 +21,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("overrides", nargs="*", help="key=value, as in conf/bench_decode.yaml")
-    try:
-        print(profiles(parser.parse_args().overrides))
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    print(profiles(parser.parse_args().overrides))
     return 0
 
 
@@ -53,4 +48,4 @@ def profiles(overrides: list[str]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -8,11 +8,10 @@ Writes OUT.md and OUT.csv from what is finished so far.
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from river_llm.analysis.protocol import write_protocols
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -25,14 +24,10 @@ def main() -> int:
         "--out", type=Path, default=Path("results/table2/protocol"), help="files without suffix"
     )
     args = parser.parse_args()
-    try:
-        written = write_protocols(args.sweep, args.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    written = write_protocols(args.sweep, args.out)
     print(*written, sep="\n")
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

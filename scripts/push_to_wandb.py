@@ -19,6 +19,7 @@ from pathlib import Path
 
 from river_llm.analysis.saved import SWEEP, saved_runs
 from river_llm.config import LoggerConfig, WandbConfig, read
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 from river_llm.tracking.payload import Payload, run_payload
 from river_llm.tracking.push import NotLoggedError, mode_of, push
@@ -41,21 +42,17 @@ def main() -> int:
     chosen = {"project": args.project, "entity": args.entity}
     given = {key: value for key, value in chosen.items() if value is not None}
     failed = 0
-    try:
-        mode = mode_of(WandbConfig(mode=args.mode))
-        if mode is None:
-            raise UserError("WANDB_MODE=disabled: nothing is logged; unset it, or give --mode")
-        for folder, source, payload in found(args.paths):
-            settings = replace(settings_of(source), **given)
-            output = output_of(folder)
-            try:
-                print(f"{folder}: {push(payload(settings), settings, output, mode, args.again)}")
-            except (NotLoggedError, UserError) as error:
-                failed += 1
-                print(f"{folder}: not logged ({error})", file=sys.stderr)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    mode = mode_of(WandbConfig(mode=args.mode))
+    if mode is None:
+        raise UserError("WANDB_MODE=disabled: nothing is logged; unset it, or give --mode")
+    for folder, source, payload in found(args.paths):
+        settings = replace(settings_of(source), **given)
+        output = output_of(folder)
+        try:
+            print(f"{folder}: {push(payload(settings), settings, output, mode, args.again)}")
+        except (NotLoggedError, UserError) as error:
+            failed += 1
+            print(f"{folder}: not logged ({error})", file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -102,4 +99,4 @@ def output_of(folder: Path) -> Path:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -7,11 +7,10 @@ python scripts/regrade.py results/runs/humaneval/smollm2_135m/river-0123456789ab
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 from river_llm.analysis.report import terminal_summary
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 from river_llm.evaluation.summary import last_line, regrade
 
 
@@ -22,16 +21,19 @@ def main() -> int:
     parser.add_argument(
         "--allow-code-execution", action="store_true", help="run the model-written programs"
     )
+    parser.add_argument(
+        "--sandbox", help="how they are contained (exp.sandbox; default: as it ran)"
+    )
     arguments = parser.parse_args()
-    try:
-        result = regrade(arguments.run_dir, allow_code_execution=arguments.allow_code_execution)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    result = regrade(
+        arguments.run_dir,
+        allow_code_execution=arguments.allow_code_execution,
+        sandbox=arguments.sandbox,
+    )
     print(terminal_summary(result.summary))
     print(last_line(result))
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -13,7 +13,6 @@ import argparse
 import os
 import re
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from nbclient.exceptions import CellExecutionError
 from nbconvert import MarkdownExporter
 from traitlets.config import Config
 
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -42,16 +42,12 @@ def main() -> int:
         "--out", type=Path, default=ROOT / "docs" / "notebooks", help="where the copies go"
     )
     arguments = parser.parse_args()
-    try:
-        rendered = {
-            path.stem: render(path, arguments.results) for path in sorted(NOTEBOOKS.glob("*.ipynb"))
-        }
-        for name, (text, pictures) in rendered.items():
-            write(arguments.out, name, text, pictures)
-            print(f"{arguments.out / name}.md: {len(pictures)} pictures")
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    rendered = {
+        path.stem: render(path, arguments.results) for path in sorted(NOTEBOOKS.glob("*.ipynb"))
+    }
+    for name, (text, pictures) in rendered.items():
+        write(arguments.out, name, text, pictures)
+        print(f"{arguments.out / name}.md: {len(pictures)} pictures")
     return 0
 
 
@@ -134,4 +130,4 @@ def write(out: Path, name: str, text: str, pictures: dict[str, bytes]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -33,6 +33,7 @@ from river_llm.analysis.paper_figures import (
     draw_prefill,
 )
 from river_llm.composition import load_config
+from river_llm.entry_point import end
 from river_llm.errors import UserError
 from river_llm.sweeps.overrides import value_of
 from river_llm.sweeps.plan import parse_request
@@ -83,17 +84,13 @@ def main() -> int:
     parser.add_argument("--lengths", default="32,64,128,256,512,1024", help="of prompts, tokens")
     parser.add_argument("--draw-only", action="store_true", help="only draw what is there")
     arguments = parser.parse_intermixed_args()
-    try:
-        sized = [
-            *arguments.overrides,
-            f"fidelity.limit={arguments.samples}",
-            f"fidelity.tokens={arguments.tokens}",
-            *_budget(arguments.overrides, arguments.tokens),
-        ]
-        folders = folders_of(sized)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    sized = [
+        *arguments.overrides,
+        f"fidelity.limit={arguments.samples}",
+        f"fidelity.tokens={arguments.tokens}",
+        *_budget(arguments.overrides, arguments.tokens),
+    ]
+    folders = folders_of(sized)
     failed = []
     if not arguments.draw_only:
         for part in parts(sized, folders, arguments):
@@ -219,9 +216,4 @@ def draw(folders: Folders) -> list[str]:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-    except KeyboardInterrupt:
-        print("stopped; the same command goes on from what is finished", file=sys.stderr)
-        status = 130
-    sys.exit(status)
+    end(main, stopped="stopped; the same command goes on from what is finished")

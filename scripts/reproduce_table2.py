@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from river_llm.composition import load_config
+from river_llm.entry_point import INTERRUPTED, end
 from river_llm.errors import UserError
 from river_llm.sweeps.folder import PLAN, SweepFolder
 from river_llm.sweeps.overrides import expand
@@ -26,7 +27,6 @@ from river_llm.sweeps.preflight import lacking
 from river_llm.sweeps.profiles import load_profile, profile_names
 
 ROOT = Path(__file__).resolve().parents[1]
-INTERRUPTED = 130
 
 
 def main() -> int:
@@ -39,11 +39,7 @@ def main() -> int:
     parser.add_argument("--margin", default="1.0", help="of equal accuracy, in points")
     parser.add_argument("--out", default="results/table2/table2", help="files without suffix")
     arguments = parser.parse_intermixed_args()
-    try:
-        return reproduce(arguments.profile, arguments.overrides, arguments.margin, arguments.out)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return reproduce(arguments.profile, arguments.overrides, arguments.margin, arguments.out)
 
 
 def reproduce(name: str, given: Sequence[str], margin: str, out: str) -> int:
@@ -105,4 +101,4 @@ def _run(script: str, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

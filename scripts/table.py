@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from river_llm.analysis.tables import caption, comparison_frame, to_markdown
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -33,4 +34,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from river_llm.analysis.saved import saved_runs
 from river_llm.analysis.table2 import MARGIN, write_table2
-from river_llm.errors import UserError
+from river_llm.entry_point import end
 
 
 def main() -> int:
@@ -33,12 +33,8 @@ def main() -> int:
         "--out", type=Path, default=Path("results/table2/table2"), help="files without suffix"
     )
     args = parser.parse_args()
-    try:
-        runs = saved_runs(args.paths)
-        written = write_table2(runs, args.out, args.margin)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    runs = saved_runs(args.paths)
+    written = write_table2(runs, args.out, args.margin)
     for run in runs.missing:
         print(f"{run.name}: {run.reason}", file=sys.stderr)
     print(*written, sep="\n")
@@ -46,4 +42,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    end(main)

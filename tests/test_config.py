@@ -386,6 +386,7 @@ def test_a_missing_value_says_how_to_give_it(overrides: list[str], key: str):
         ["criterion.name={a: 1}"],
         ["exp=null"],
         ["criterion=null"],
+        ["logger=null"],
         ["=5"],
         ["foo"],
         ["criterion.tau=0.5,0.7"],
@@ -538,6 +539,7 @@ def key(overrides: list[str], resolved: dict[str, Any] | None = None) -> str:
         ([], ["fidelity.limit=0"]),
         ([], ["fidelity.tokens=16"]),
         (["exp=humaneval"], ["exp=humaneval", "exp.allow_code_execution=true"]),
+        (["exp=humaneval"], ["exp=humaneval", "exp.sandbox=process"]),
         # known by what it holds (`resolved`), not by where it lies
         (["exp=gsm8k"], ["exp=gsm8k", "data.path=copy.jsonl"]),
         ([], ["model.path=elsewhere", "model.name=smollm2_135m"]),

@@ -34,7 +34,7 @@ def finished(request, runtime, tmp_path_factory):
     output = tmp_path_factory.mktemp("results")
     task = [f"exp={request.param}", f"output.dir={output}", *SIZES]
     if request.param == "humaneval":
-        task.append("exp.allow_code_execution=true")
+        task += ["exp.allow_code_execution=true", "exp.sandbox=process"]
     return execute(load_config([*task, "method=river", "criterion.tau=0.9"]), runtime)
 
 
@@ -67,6 +67,7 @@ def test_samples_are_generated_graded_and_traced(finished):
 def test_the_summary_holds_what_was_measured(finished):
     summary = finished.summary
     assert summary["samples"] == summary["accuracy"]["graded"] == 2
+    assert summary["problems"] == {"gsm_mini": 50, "humaneval": 164}[summary["exp"]]
     assert sum(summary["exit_depth"]["histogram"]) == summary["time"]["decode_steps"]
     fidelity = summary["fidelity"]
     assert fidelity["tokens"] == 24

@@ -27,7 +27,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("decoding",),
     ("engine",),
     ("quant", "models", "cache", "exits"),
-    ("records", "timing", "config", "errors", "paths", "artifacts", "environment"),
+    ("records", "timing", "config", "errors", "paths", "artifacts", "environment", "entry_point"),
 )
 LEVELS = {name: level for level, names in enumerate(LAYERS) for name in names}
 

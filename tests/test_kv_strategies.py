@@ -145,6 +145,22 @@ def test_mask_forgets_the_slots_of_an_earlier_prompt(rivers):
     assert torch.equal(again[1], alone[1])
 
 
+def test_mask_hides_what_undone_steps_wrote(rivers):
+    """Undone steps ran all layers; those in their place leave gaps, which a later step must see."""
+    forced = (4, 8, 15, 16)
+    decoder, fresh = (make("qwen2", Mask, rivers, Scripted((1, 2, 1, 5))) for _ in range(2))
+    planned, decoder.criterion.cycle = decoder.criterion.cycle, (LAYERS,)
+    decoder.prefill([PROMPT])
+    for _ in forced:
+        decoder.step()
+    decoder.rollback(len(forced))
+    decoder.criterion.cycle = planned
+    actual = [decoder.step(forced=[token]).logits for token in forced]
+    fresh.prefill([PROMPT])
+    expected = [fresh.step(forced=[token]).logits for token in forced]
+    assert torch.allclose(torch.cat(actual, 1), torch.cat(expected, 1), atol=1e-5)
+
+
 # --- state propagation --------------------------------------------------------------------
 
 
@@ -646,6 +662,20 @@ def test_at_the_cap_nothing_is_tested(rivers):
         # One read for the token, and one for each test: an exit at the cap was not tested there.
         assert count == 1 + (depth if depth < cap else cap - 1)
     assert depths[-1] < LAYERS
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_undone_steps_cap_nothing(steps, rivers):
+    depths = (5, 4, 4, 4, 3, 2, 1)
+    decoder = make("llama", MonoDecreasingCap, rivers, Scripted(depths))
+    decoder.prefill([PROMPT])
+    outputs = [decoder.step() for _ in depths]
+    assert tuple(output.trace.depth for output in outputs) == depths
+    decoder.rollback(steps)
+    again = [decoder.step() for _ in range(steps)]
+    assert tuple(output.trace.depth for output in again) == depths[-steps:]
+    for first, second in zip(outputs[-steps:], again, strict=True):
+        assert torch.allclose(first.logits, second.logits, atol=1e-4)
 
 
 def test_exits_without_the_cap_leave_gaps(rivers):

@@ -271,11 +271,20 @@ def embedded(tmp_path_factory):
     runtime = Runtime.load(load_config(common))
     more = ["offload.after=4", "memory.peak=true"]
     full = Run(load_config([*common, "method=full_quant"]), runtime)
+    offloaded = Run(load_config([*common, *more]), runtime)
+    plain = execute(load_config(common), runtime)
     return SimpleNamespace(
-        plain=execute(load_config(common), runtime),
+        plain=plain,
         offloaded=execute(load_config([*common, *more]), runtime),
-        full=measure_peak(peak_request(full.config, full.decoder(), full.prompts)),
+        again=peak_of(offloaded),
+        full=min(peak_of(full), peak_of(full)),
     )
+
+
+def peak_of(run: Run) -> int:
+    peak = measure_peak(peak_request(run.config, run.decoder(), run.prompts))
+    assert peak is not None
+    return peak["peak_bytes"]
 
 
 def test_the_embedded_models_text_is_the_same(embedded):
@@ -292,8 +301,10 @@ def test_the_embedded_models_memory_is_the_sum_of_its_parts(embedded):
     assert memory["resident_bytes"] == 4 * layer
     assert memory["staging_bytes"] == 2 * layer
     assert memory["measured_bytes"] == pytest.approx(memory["predicted_bytes"], rel=0.02)
-    # And as the system counts it, in processes that differ in this alone.
-    peak, full = embedded.offloaded.summary["memory"]["peak_bytes"], embedded.full["peak_bytes"]
+    # And as the system counts it, in processes that differ in this alone: each twice, since what a
+    # busy machine delays (memory that is given back) adds to one peak and not to the next.
+    peak = min(embedded.offloaded.summary["memory"]["peak_bytes"], embedded.again)
+    full = embedded.full
     assert peak == pytest.approx(full + 6 * layer, rel=0.02)
     assert peak - full == pytest.approx(6 * layer, abs=6 * MIB)
     assert "from 4 on released before" in embedded.offloaded.summary["memory"]["peak_source"]

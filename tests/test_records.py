@@ -135,6 +135,19 @@ def test_each_sample_is_in_the_file_when_append_returns(folder: RunFolder):
 # --- a killed writer ----------------------------------------------------------------------
 
 
+def test_each_sample_has_left_for_the_disk_when_append_returns(
+    folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+):
+    """A system that fails right after must not lose it; what a flush left is there at the sync."""
+    synced: list[bytes] = []
+    monkeypatch.setattr(os, "fsync", lambda file: synced.append(folder.samples_path.read_bytes()))
+    for number, record in enumerate((FIRST, SECOND), start=1):
+        folder.append(record)
+        assert len(synced) == number
+        assert synced[-1] == folder.samples_path.read_bytes()
+        assert synced[-1].count(b"\n") == number
+
+
 def write(folder: RunFolder, *records: SampleRecord) -> bytes:
     for record in records:
         folder.append(record)

@@ -698,6 +698,7 @@ def test_programs_are_not_run_without_permission(programs: RunResult):
 
 def test_the_run_says_how_to_grade_it(commands: Commands, start: Starter, tmp_path: Path):
     task = ["exp=humaneval", f"data.path={program_task(tmp_path)}", "limit=2"]
+    task.append("exp.sandbox=process")
     done = commands.run("run.py", [*start.common, *task, *NO_EXIT, *ALONE], tmp_path)
     assert done.status == 0, done.stderr
     (advice,) = (line for line in done.stdout.splitlines() if "regrade.py" in line)
@@ -706,6 +707,7 @@ def test_the_run_says_how_to_grade_it(commands: Commands, start: Starter, tmp_pa
     graded = commands.run(words[1], words[2:], tmp_path)
     assert graded.status == 0, graded.stderr
     assert graded.last_line["accuracy"]["graded"] == 2
+    assert "(2 of 3 problems attempted)" in " ".join(graded.stdout.split())
 
 
 def test_stored_programs_are_graded_without_a_model(
@@ -717,7 +719,9 @@ def test_stored_programs_are_graded_without_a_model(
     config.write_text(config.read_text("utf-8").replace(str(model), "nosuch"), encoding="utf-8")
     settings = config.read_bytes()
     done = commands.run(
-        "scripts/regrade.py", [str(programs.folder), "--allow-code-execution"], tmp_path
+        "scripts/regrade.py",
+        [str(programs.folder), "--allow-code-execution", "--sandbox", "process"],
+        tmp_path,
     )
     assert done.status == 0, done.stderr
     after = records(programs)
@@ -799,7 +803,7 @@ def test_other_data_cannot_grade_a_run(start: Starter, tmp_path: Path):
         else:
             data.write_text(changed, encoding="utf-8")
         with pytest.raises(UserError) as caught:
-            regrade(result.folder, allow_code_execution=True)
+            regrade(result.folder, allow_code_execution=True, sandbox="process")
         assert words in str(caught.value)
         assert files(result.folder) == before
 
@@ -814,7 +818,7 @@ def test_a_run_whose_no_exit_run_is_gone_can_still_be_graded(start: Starter):
 
 
 def test_verdicts_are_not_lost_for_want_of_a_permission(programs: RunResult):
-    regrade(programs.folder, allow_code_execution=True)
+    regrade(programs.folder, allow_code_execution=True, sandbox="process")
     before = lines(programs)
     with contextlib.suppress(UserError):
         regrade(programs.folder, allow_code_execution=False)

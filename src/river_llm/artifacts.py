@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from river_llm.errors import UserError
 
 MANIFEST = "manifest.json"
@@ -57,7 +59,8 @@ def ensure_folder(
                 if os.path.lexists(folder):
                     print(f"river_llm: {folder}: {fault}; making it anew", file=sys.stderr)
                 _make(folder, origin, files, make)
-    except OSError as error:
+    # safetensors tells of a full disk by an error of its own.
+    except (OSError, SafetensorError) as error:
         raise UserError(
             f"cannot write {folder}: {error}; set RIVER_LLM_CACHE to a writable folder with "
             "enough space"

@@ -46,6 +46,7 @@ class ExpConfig:
     fewshot_source: Literal["own", "train"] = "own"
     limit: int | None = None
     allow_code_execution: bool = False
+    sandbox: Literal["auto", "bubblewrap", "namespaces", "process"] = "auto"
     timeout_s: float = 10.0
     columns: ColumnsConfig | None = None
     grader: Literal["gsm8k", "math", "exact"] | None = None

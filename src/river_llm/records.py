@@ -102,6 +102,9 @@ class RunFolder:
                 raise UserError(
                     f"another process works in {self.path}: wait for it, or stop it"
                 ) from error
+            # What a killed process had not put into place yet.
+            for leftover in self.path.glob(".*.new"):
+                leftover.unlink()
             yield
 
     def samples(self) -> list[SampleRecord]:
@@ -141,7 +144,11 @@ class RunFolder:
                 os.truncate(path, keep)
 
     def append(self, record: SampleRecord) -> None:
-        """Adds a finished sample; it is on disk when this returns."""
+        """Adds a finished sample; it is on disk when this returns.
+
+        Raises:
+            UserError: it cannot be written; what was finished before stays readable.
+        """
         _append_line(self.samples_path, asdict(record))
 
     def append_fetches(self, row: Mapping[str, Any]) -> None:
@@ -177,7 +184,11 @@ class RunFolder:
         write_json(self.path / name, content)
 
     def write_steps(self, records: list[SampleRecord]) -> None:
-        """Makes steps.parquet, one row per decode step, from samples.jsonl's records."""
+        """Makes steps.parquet, one row per decode step, from samples.jsonl's records.
+
+        Raises:
+            UserError: it cannot be written.
+        """
         rows = [
             {"id": r.id, "step": step, "depth": depth, "score": score}
             for r in records
@@ -188,9 +199,8 @@ class RunFolder:
 
         frame = pd.DataFrame(rows, columns=["id", "step", "depth", "score"])
         frame = frame.astype({"step": "int32", "depth": "int16", "score": "float64"})
-        temporary = self.path / ".steps.parquet.new"
-        frame.to_parquet(temporary, index=False)
-        temporary.replace(self.path / "steps.parquet")
+        with _replacing(self.path / "steps.parquet") as temporary:
+            frame.to_parquet(temporary, index=False)
 
 
 def read_json(path: Path) -> Any:
@@ -206,20 +216,52 @@ def read_json(path: Path) -> Any:
 
 
 def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
-    """Writes a JSON file as a whole or not at all; NaN is refused."""
+    """Writes a JSON file as a whole or not at all; NaN is refused.
+
+    Raises:
+        UserError: it cannot be written.
+    """
     _write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def _append_line(path: Path, content: Mapping[str, Any]) -> None:
     line = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    with path.open("a", encoding="utf-8") as file:
+    with _told(path), path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
 def _write_text(path: Path, text: str) -> None:
+    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        # Else a machine that loses power could keep the new name and not the content.
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _replacing(path: Path) -> Iterator[Path]:
+    """A file to write to, which takes the place of `path` at the end or leaves nothing."""
     # Named by process, since several may write one sweep's files.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with _told(path):
+        try:
+            yield temporary
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """Tells in one line that a file cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        # Not every library fills in the parts of the error.
+        reason = error.strerror or " ".join(str(error).split())
+        raise UserError(
+            f"cannot write {path}: {reason}; what is finished is kept: make room there, or make "
+            "it writable, and start the same command again"
+        ) from error

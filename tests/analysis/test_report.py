@@ -30,6 +30,21 @@ def test_summary_of_a_complete_run() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("problems", "graded", "words"),
+    [
+        (164, 5, "% of 5 samples (5 of 164 problems attempted)"),
+        (164, 2, "% of 2 graded of 5 samples (5 of 164 problems attempted)"),
+        (5, 5, "% of 5 samples\n"),
+        (None, 5, "% of 5 samples\n"),
+    ],
+)
+def test_a_part_of_the_problems_is_said(problems: int | None, graded: int, words: str) -> None:
+    accuracy = {"value": 0.2, "low": 0.036, "high": 0.624, "graded": graded, "extra": {}}
+    text = terminal_summary(summary(accuracy=accuracy, problems=problems))
+    assert words in text.replace("\n              ", " ")
+
+
 def test_the_noise_floor_of_the_engine_stands_beside_the_other() -> None:
     floors = fidelity(engine_noise_floor={"agreement": 0.9961, "excess_nll": -0.0002})
     text = terminal_summary(summary(fidelity=floors))

@@ -52,8 +52,8 @@ RECORDS = [
 
 
 def test_summary_by_hand() -> None:
-    result = summarize(iter(RECORDS), header=header())
-    assert result["samples"] == 3
+    result = summarize(iter(RECORDS), header=header(problems=164))
+    assert (result["samples"], result["problems"]) == (3, 164)
     # One of two graded: centre 0.5, half width z * sqrt(1/8 + z^2/16) / (1 + z^2/2) = 0.405469.
     assert result["accuracy"] == {
         "value": 0.5,

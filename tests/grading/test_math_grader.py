@@ -295,12 +295,25 @@ def test_worker_that_died_is_replaced_without_a_wrong_verdict() -> None:
     assert answers_equal(r"5\pi", r"\pi \cdot 5")
 
 
-def test_grading_in_threads_gives_the_same_verdicts_and_no_exception() -> None:
-    pairs = [(r"3.5\%", r"3.5\%"), (r"4\pi", r"\pi\cdot 4"), ("2x", "x"), (r"\sqrt{8}", r"2\sqrt2")]
+@pytest.mark.parametrize("threads", [1, 4])
+@pytest.mark.parametrize(
+    ("prediction", "gold", "equal"),
+    [
+        (r"3.5\%", r"3.5\%", True),
+        (r"4\pi", r"\pi\cdot 4", True),
+        ("2x", "x", False),
+        (r"\sqrt{8}", r"2\sqrt2", True),
+        ("9^{9^{9^{9}}}", "7", False),
+    ],
+)
+def test_grading_in_threads_gives_the_same_verdicts_and_no_exception(
+    prediction: str, gold: str, equal: bool, threads: int
+) -> None:
+    others = [(r"5\pi", r"\pi\cdot 5"), ("3y", "y"), (prediction, gold)]
     assert threading.current_thread() is threading.main_thread()
-    with ThreadPoolExecutor(4) as pool:
-        verdicts = list(pool.map(lambda pair: answers_equal(*pair), pairs * 5))
-    assert verdicts == [True, True, False, True] * 5
+    with ThreadPoolExecutor(threads) as pool:
+        verdicts = list(pool.map(lambda pair: answers_equal(*pair), others * 5))
+    assert verdicts == [True, False, equal] * 5
 
 
 @pytest.mark.parametrize(
@@ -313,12 +326,16 @@ def test_grading_in_threads_gives_the_same_verdicts_and_no_exception() -> None:
         "$" * 900,
         "\\" * 900,
         "\\text{" * 150,
+        "7" + "~" * 900 + "x",
+        "7" + "\\ \n" * 300 + "x",
     ],
 )
-def test_no_input_raises(text: str) -> None:
+def test_no_input_raises_or_takes_long(text: str) -> None:
+    begin = time.process_time()
     assert not answers_equal(text, "7")
     assert not answers_equal("7", text)
     assert not grade(rf"\boxed{{{text}}}", "7")
+    assert time.process_time() - begin < 2.0
 
 
 def test_worker_that_cannot_start_is_a_loud_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,12 +369,11 @@ def test_worker_ends_with_its_parent_handle() -> None:
 
 
 @pytest.mark.benchmark_data
-def test_every_gold_solution_grades_right() -> None:
+def test_gold_answers_in_other_spellings_are_right_and_others_wrong() -> None:
     path = Path(os.environ["RIVER_LLM_BENCHMARK_DATA"]) / "math" / "math500_test.jsonl"
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     assert len(rows) == 500
     for row in rows:
-        assert grade(row["solution"], row["answer"])
         respelt = (
             row["answer"].replace(r"\frac", r"\dfrac").replace(", ", ",").replace("-", "\u2212")
         )

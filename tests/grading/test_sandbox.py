@@ -15,7 +15,7 @@ import pytest
 
 import river_llm
 from river_llm.errors import UserError
-from river_llm.grading import sandbox
+from river_llm.grading import sandbox, sandbox_levels
 from river_llm.grading.sandbox import ExecutionResult, check_sandbox, run_program
 
 TEST = "def check(candidate):\n    assert candidate(2) == 4\n    assert candidate(3) == 9\n"
@@ -32,7 +32,7 @@ for descriptor in range(3, 20):
 
 
 def run(program: str, timeout_s: float = TIMEOUT_S, test: str = TEST) -> ExecutionResult:
-    return run_program(program, test, "square", timeout_s)
+    return run_program(program, test, "square", timeout_s, level="process")
 
 
 def wait_until_gone(pid: int) -> bool:
@@ -165,7 +165,7 @@ def test_nothing_lives_on_when_the_harness_itself_is_ended(
             sys.executable,
             "-c",
             "from river_llm.grading.sandbox import run_program\n"
-            f"run_program({program!r}, {TEST!r}, 'square', 60.0)",
+            f"run_program({program!r}, {TEST!r}, 'square', 60.0, 'process')",
         ],
         stderr=subprocess.DEVNULL,
         env={
@@ -254,9 +254,9 @@ def test_refused_limits_and_missing_timers_do_not_fail_good_programs(
         "def refuse(*_):\n    raise ValueError('not allowed here')\n"
         "resource.setrlimit = refuse\n"
         "del signal.setitimer\n"
-        f"runpy.run_path({str(sandbox._RUNNER)!r}, run_name='__main__')\n"
+        f"runpy.run_path({str(sandbox_levels.WORKER)!r}, run_name='__main__')\n"
     )
-    monkeypatch.setattr(sandbox, "_RUNNER", broken)
+    monkeypatch.setattr(sandbox_levels, "WORKER", broken)
     monkeypatch.setattr(sandbox, "_warned", set())
     with caplog.at_level(logging.WARNING):
         assert run(RIGHT) == ExecutionResult("passed")
@@ -282,22 +282,22 @@ def test_interpreter_that_does_not_start_is_an_error(
     monkeypatch.setattr(sys, "executable", executable)
     assert run(RIGHT).status == "error"
     with pytest.raises(UserError, match="sandbox does not work here"):
-        check_sandbox()
+        check_sandbox(level="process")
 
 
 def test_sandbox_is_checked_with_a_right_and_a_wrong_program(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    check_sandbox()
+    check_sandbox(level="process")
     for inert in ("passed", "failed"):
-        monkeypatch.setattr(sandbox, "_run", lambda request, s=inert: ExecutionResult(s))
+        monkeypatch.setattr(sandbox, "_run", lambda *given, s=inert: ExecutionResult(s))
         with pytest.raises(UserError, match="sandbox does not work here"):
-            check_sandbox()
+            check_sandbox(level="process")
 
 
 @pytest.mark.parametrize("level", ["container", "", "PROCESS"])
 def test_unknown_level_names_the_known_ones(level: str) -> None:
-    with pytest.raises(UserError, match="auto, process"):
+    with pytest.raises(UserError, match="auto, bubblewrap, namespaces, process"):
         run_program(RIGHT, TEST, "square", TIMEOUT_S, level=level)
 
 

@@ -96,6 +96,7 @@ def test_pass_at_k_by_hand() -> None:
         references=["HumanEval/0", "HumanEval/2"],
         k=(1, 2, 3, 4),
         allow_code_execution=True,
+        sandbox="process",
     )
 
     def one(n: int, c: int, k: int) -> float:
@@ -116,6 +117,7 @@ def test_one_completion_for_each_problem_has_an_interval() -> None:
         predictions=[[RIGHT["HumanEval/0"]], [WRONG]],
         references=["HumanEval/0", "HumanEval/2"],
         allow_code_execution=True,
+        sandbox="process",
     )
     assert (result["pass@1"], result["accuracy"], result["graded"]) == (0.5, 0.5, 2)
     assert 0.09 < result["low"] < 0.1 < 0.9 < result["high"] < 0.91
@@ -129,7 +131,7 @@ def test_programs_are_not_run_without_permission(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="allow_code_execution=True"):
         HumanEvalPassAtK().compute(**given)
     assert not mark.exists()
-    HumanEvalPassAtK().compute(**given, allow_code_execution=True)
+    HumanEvalPassAtK().compute(**given, allow_code_execution=True, sandbox="process")
     assert mark.exists()
 
 
@@ -150,6 +152,7 @@ def test_wrong_input_of_humaneval(
             predictions=[[WRONG]] * len(references),
             references=references,
             allow_code_execution=True,
+            sandbox="process",
             **options,
         )
 
@@ -179,7 +182,8 @@ def test_works_offline_and_leaves_no_file(tmp_path: Path) -> None:
         "print(Gsm8kAccuracy().compute(predictions=['#### 7'], references=['7'])['accuracy'])\n"
         "print(MathAccuracy().compute(predictions=['\\\\boxed 7'], references=['7'])['accuracy'])\n"
         "print(HumanEvalPassAtK().compute(predictions=[['    return number % 1.0']],\n"
-        "    references=['HumanEval/2'], allow_code_execution=True)['pass@1'])\n"
+        "    references=['HumanEval/2'], allow_code_execution=True,\n"
+        "    sandbox='process')['pass@1'])\n"
     )
     # A file in the place of the cache folder: nothing can be written there, by root neither.
     home = tmp_path / "home"

@@ -90,9 +90,10 @@ def test_codes_are_the_nearest_level_of_the_grid_after_its_rounding_to_bf16():
     assert quantized.codes.view(8, 4, 32).tolist() == best.tolist()
 
 
-def test_a_group_that_does_not_divide_names_layer_width_and_group():
-    with pytest.raises(UserError, match=r"3\.mlp\.down_proj.*\b96\b.*\b64\b") as error:
-        split_groups(torch.zeros(4, 96), 64, "3.mlp.down_proj")
+@pytest.mark.parametrize(("width", "size"), [(96, 64), (288, 256), (64, 128), (130, 32)])
+def test_a_group_that_does_not_divide_names_layer_width_and_group(width, size):
+    with pytest.raises(UserError, match=rf"3\.mlp\.down_proj.*\b{width}\b.*\b{size}\b") as error:
+        split_groups(torch.zeros(4, width), size, "3.mlp.down_proj")
     assert "\n" not in str(error.value)
 
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from sweep_files import cells, statuses, sweep_path
 
 from river_llm.sweeps.command import sweep
 from river_llm.sweeps.folder import Outcome, SweepFolder
+from sweep_files import cells, statuses, sweep_path
 
 # static_first does not compose without method.k.
 GRID = ("method=no_exit,static_first,mask",)

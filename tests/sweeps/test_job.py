@@ -91,10 +91,24 @@ def test_an_unexpected_error_is_noted_in_one_line_and_shown_in_full(
     assert "Traceback" in capsys.readouterr().err
 
 
+def in_disguise() -> BaseException:
+    """What an extension module raises whose import is interrupted, as a message of ours."""
+    error = ImportError("initialization failed")
+    error.__cause__ = KeyboardInterrupt()
+    told = UserError("model.path=x cannot be loaded: initialization failed")
+    told.__cause__ = error
+    return told
+
+
+@pytest.mark.parametrize(
+    "error",
+    [KeyboardInterrupt(), in_disguise().__cause__, in_disguise()],
+    ids=["plain", "an import that fails", "told by us"],
+)
 def test_a_stop_by_the_user_is_no_outcome(
-    folder: SweepFolder, settings: DictConfig, execution: Callable
+    folder: SweepFolder, settings: DictConfig, execution: Callable, error: BaseException
 ):
-    execution(raising(KeyboardInterrupt()))
+    execution(raising(error))
     with pytest.raises(KeyboardInterrupt):
         run_cell(settings, folder, CELL.key)
     assert folder.outcome(CELL.key) == Outcome()

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_files import cells, finished_rows, runs, starts, statuses, sweep_path, timeless
 
 from command import Commands, Done
+from sweep_files import cells, finished_rows, runs, starts, statuses, sweep_path, timeless
 
 SAMPLES = 3
 CELLS = (

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from sweep_files import cells, finished_rows, runs, starts, statuses, sweep_path
 
 from command import ROOT, Commands, Done
 from river_llm.errors import UserError
 from river_llm.sweeps.command import sweep
 from river_llm.sweeps.launchers import check_hydra
+from sweep_files import cells, finished_rows, runs, starts, statuses, sweep_path
 from tiny_folder import SMALL
 
 Starter = Callable[..., subprocess.Popen[str]]

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sweep_files import cells, runs, stamps, starts, statuses, sweep_path
 
 from command import Commands, Done
+from sweep_files import cells, runs, stamps, starts, statuses, sweep_path
 from tiny_folder import SMALL, save_llama
 
 ALONE = ("limit=1", "speedup.prompts=0", "fidelity.limit=0")

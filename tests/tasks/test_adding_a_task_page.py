@@ -38,6 +38,7 @@ def test_class_of_the_page_is_a_task() -> None:
     exec(blocks("python")[0], scope)
     task = scope["TrueFalse"](TaskSettings())
     assert isinstance(task, Task)
+    task.self_check()
     first, second = task.samples()
     assert (first.id, second.gold) == ("true_false/0", "false")
     assert task.text(first).endswith("Statement: Seven is a prime number.\nAnswer:")

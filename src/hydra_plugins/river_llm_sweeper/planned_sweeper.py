@@ -11,6 +11,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
+from river_llm.errors import raise_interruption
 from river_llm.sweeps.folder import SweepFolder
 from river_llm.sweeps.rounds import rounds
 
@@ -46,6 +47,7 @@ class PlannedSweeper(Sweeper):
                 if jobs:
                     self.launcher.launch(jobs, initial_job_idx=started)
             except Exception as error:
+                raise_interruption(error)
                 # A worker that died, a scheduler that refused: cells left over are named later.
                 message = " ".join(f"{type(error).__name__}: {error}".split())
                 print(f"the launcher stopped: {message}", file=sys.stderr, flush=True)

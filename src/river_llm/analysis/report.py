@@ -42,6 +42,9 @@ def _accuracy(summary: Summary) -> str:
     if not graded:
         return f"{cells.accuracy(summary)} (0 of {samples} samples graded)"
     counted = f"{graded} samples" if graded == samples else f"{graded} graded of {samples} samples"
+    problems = summary.get("problems")  # runs of before it was recorded lack it
+    if problems not in (None, samples):
+        counted += f" ({samples} of {problems} problems attempted)"
     extra = [f"{name} {percent(share)} %" for name, share in summary["accuracy"]["extra"].items()]
     text = f"{cells.accuracy(summary)} % of {counted}"
     return f"{text}; {', '.join(extra)}" if extra else text

@@ -30,7 +30,8 @@ def summarize(samples: Iterable[Record], *, header: Mapping[str, Any]) -> dict[s
 
     Returns:
         A dict that json.dumps(..., allow_nan=False) accepts. Its keys: those of the header
-        (layers under exit_depth), samples, accuracy, cut_share, exit_depth, prefill_depth, time.
+        (layers under exit_depth), samples, problems (of the task; None where the header does not
+        say), accuracy, cut_share, exit_depth, prefill_depth, time.
 
     Raises:
         UserError: An exit depth outside 0..layers.
@@ -40,6 +41,7 @@ def summarize(samples: Iterable[Record], *, header: Mapping[str, Any]) -> dict[s
     return {
         **{key: header[key] for key in ("exp", "label", "model", "method", "arm", "identity")},
         "samples": len(records),
+        "problems": header.get("problems"),
         "settings": header["settings"],
         "accuracy": _accuracy(records),
         "cut_share": _mean([record["finish_reason"] == "length" for record in records]),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from river_llm.models.checkpoint import load_decoder
+from river_llm.models.checkpoint import NO_FOREIGN_CODE, load_decoder
 from river_llm.models.generate import CACHES, Generate
 
 
@@ -54,7 +54,7 @@ def load(request: Request) -> PreTrainedModel:
     dtype = getattr(torch, request.dtype)
     if request.random:
         torch.manual_seed(request.seed)
-        config = AutoConfig.from_pretrained(request.folder)
+        config = AutoConfig.from_pretrained(request.folder, **NO_FOREIGN_CODE)
         model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation="sdpa")
     else:
         model = load_decoder(request.folder, dtype, attn_implementation="sdpa")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from river_llm.evaluation.runtime import Runtime
 from river_llm.models.adapter import BackboneAdapter
 from river_llm.models.loading import load_model
 from river_llm.quant.quantizers import quant_record
+from river_llm.records import write_json
 
 WARM_UP_SHARE = 0.6
 """Of a context's time: arms that are not warm by then are dropped, those behind the others."""
@@ -103,7 +103,9 @@ def execute(config: BenchConfig) -> BenchResult:
             "bandwidth": {"kernel": bandwidth.kernel, "gb_per_s": bandwidth.rates},
             "measured": {str(length): asdict(found) for length, found in measured.items()},
         }
-        _write(folder, record)
+        folder.mkdir(parents=True, exist_ok=True)
+        # As a whole, in place of the one before: who is cut short leaves a whole one.
+        write_json(folder / "bench.json", record)
         return {**line, "folder": str(folder), "linears": common["linears"]}, contexts
 
     for number, context in enumerate(config.contexts):
@@ -241,15 +243,6 @@ def _settings(config: BenchConfig, runtime: Runtime) -> dict[str, Any]:
         "engine": asdict(config.engine),
         "seed": config.seed,
     }
-
-
-def _write(folder: Path, record: dict[str, Any]) -> None:
-    """Puts bench.json in place of the one before, at once: who is cut short leaves a whole one."""
-    folder.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=2, allow_nan=False) + "\n"
-    path = folder / "bench.json"
-    path.with_suffix(".new").write_text(text, encoding="utf-8")
-    path.with_suffix(".new").replace(path)
 
 
 def tell(message: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -67,8 +68,8 @@ class Decoder(ABC):
 
     @property
     def steps_done(self) -> int:
-        """Decode steps since the prefill."""
-        return self._length - self._prompt_length
+        """Decode steps since the prefill; 0 while the prompt runs."""
+        return max(0, self._length - self._prompt_length)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> StepOutput:
         """Feeds the prompts and emits the first token of each row.
@@ -78,7 +79,7 @@ class Decoder(ABC):
 
         Raises:
             UserError: several prompts for a method that decodes one sequence at a time.
-            NumericsError: NaN in a score or in the logits.
+            NumericsError: NaN in a score, or NaN or infinity in the logits.
         """
         if len(prompts) > 1 and not self.batched:
             raise UserError(
@@ -104,7 +105,7 @@ class Decoder(ABC):
             forced: token ids to feed instead of those emitted last, one per row (teacher forcing).
 
         Raises:
-            NumericsError: NaN in a score or in the logits.
+            NumericsError: NaN in a score, or NaN or infinity in the logits.
         """
         if forced is not None:
             for row, token in zip(self._ids, forced, strict=True):
@@ -144,8 +145,9 @@ class Decoder(ABC):
 
     def _emit(self, trace: Exit) -> StepOutput:
         choice = self.executor.choose()
-        if any(p != p for p, alive in zip(choice.peaks, self._live, strict=True) if alive):
-            raise NumericsError("the logits hold NaN")
+        best = zip(choice.peaks, choice.seconds, self._live, strict=True)
+        if not all(math.isfinite(p) and math.isfinite(s) for p, s, alive in best if alive):
+            raise NumericsError("the logits hold NaN or infinity")
         for row, token in zip(self._ids, choice.tokens, strict=True):
             row.append(token)
         tokens = [[token] for token in choice.tokens]

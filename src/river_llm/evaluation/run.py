@@ -84,6 +84,7 @@ class Run:
         self.prompts = encode_all(runtime.model, self.task, samples[:used], budget)
         longest = max(len(prompt.ids) for prompt in self.prompts)
         self.slots = min(runtime.adapter.context, longest + max(budget, config.speedup.tokens))
+        self.problems = len(samples)
         self.data = data_fingerprint(self.task, samples)
         self.depths = recorded_depths(config)
         # Last, since it may build a river and compile: what is refused above is refused at once.
@@ -153,6 +154,7 @@ class Run:
             "identity": self.identity,
             "settings": shown,
             "layers": layers,
+            "problems": self.problems,
         }
 
     def check_resumable(self, limit: int | None) -> None:
@@ -218,12 +220,14 @@ def execute(config: RunConfig, runtime: Runtime | None = None) -> RunResult:
         runtime: a loaded model to share between runs; None: load it.
 
     Raises:
-        UserError: bad input, or a run folder that cannot be used.
+        UserError: bad input, a grader that does not work here, or a run folder that cannot be used.
     """
     torch.manual_seed(config.seed)
+    task = build_task(config)
+    task.self_check()
     if runtime is None:
         # Loading a large model takes minutes: what is wrong with the data is told before.
-        build_task(config).samples()
+        task.samples()
         runtime = Runtime.load(config)
     run = Run(config, runtime)
     reference = run.as_no_exit()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from river_llm.cache import SlotCache
@@ -29,8 +28,12 @@ from river_llm.evaluation.ranking import rank_layers
 from river_llm.exits import Criterion, Never
 from river_llm.models.head import Head
 from river_llm.models.loading import LoadedModel, load_model
+from river_llm.quant.footprint import check_room, footprint
 from river_llm.quant.head import build_head
 from river_llm.quant.river import RiverLayers, build_river
+
+_kept: dict[ModelConfig, Runtime] = {}
+"""The last model that :meth:`Runtime.shared` gave."""
 
 
 class Runtime:
@@ -52,13 +55,21 @@ class Runtime:
 
     @classmethod
     def load(cls, config: RunConfig) -> Runtime:
-        """Loads the model that a run asks for."""
-        return cls(load_model(config.model))
+        """Loads the model that a run asks for.
+
+        Raises:
+            UserError: it cannot be loaded, or does not fit into memory with the run's river.
+        """
+        return cls(load_model(config.model, config.quant if config.method.needs_river else None))
 
     @classmethod
     def shared(cls, config: RunConfig) -> Runtime:
         """The model of the last call, kept for as long as runs in a row ask for the same."""
-        return _shared(config.model)
+        if config.model not in _kept:
+            # The model before leaves memory first: two may not fit.
+            _kept.clear()
+            _kept[config.model] = cls.load(config)
+        return _kept[config.model]
 
     def river(self, config: QuantConfig) -> RiverLayers:
         """The river of a quantizer; the last one is kept, two would fill memory for nothing."""
@@ -68,8 +79,15 @@ class Runtime:
             stored_as = self.model.fingerprint if self.model.keep_packed else None
             # The one before leaves memory first: two may not fit.
             self._rivers = {}
+            self._check_room(config)
             self._rivers = {config: build_river(self.adapter, config, stored_as)}
         return self._rivers[config]
+
+    def _check_room(self, config: QuantConfig) -> None:
+        """Refuses a river for which the backbone, which is there, leaves no room."""
+        adapter = self.adapter
+        need = footprint(adapter.model.config, adapter.dtype, adapter.device, config)
+        check_room(replace(need, backbone=0), adapter.device, f"quant={config.name}")
 
     def head(self, config: QuantConfig) -> Head:
         """Final norm and LM head at the bits that every arm of these settings has."""
@@ -193,10 +211,3 @@ class Runtime:
             "head_bytes": head.linear_nbytes if quantized else 0,
             "kv_bytes": decoder.cache.nbytes,
         }
-
-
-@lru_cache(maxsize=1)
-def _shared(model: ModelConfig) -> Runtime:
-    # The model before leaves memory first: two may not fit.
-    _shared.cache_clear()
-    return Runtime(load_model(model))

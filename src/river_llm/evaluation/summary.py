@@ -60,6 +60,7 @@ def build_task(config: RunConfig) -> Task:
         fewshot_path=config.data.fewshot_path,
         allow_code_execution=config.exp.allow_code_execution,
         timeout_s=config.exp.timeout_s,
+        sandbox=config.exp.sandbox,
         columns=columns,
     )
 
@@ -104,16 +105,17 @@ def write_summary(
     return RunResult(folder.path, summary, ungraded)
 
 
-def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
+def regrade(path: Path, *, allow_code_execution: bool, sandbox: str | None = None) -> RunResult:
     """New verdicts and a new summary from stored completions, without a model.
 
     Args:
         path: a run's folder.
         allow_code_execution: permission to run generated programs.
+        sandbox: how they are contained (`exp.sandbox`); None: as the run asked.
 
     Raises:
-        UserError: no finished run there, its data cannot be read or is other data, or verdicts
-            would be lost for want of the permission.
+        UserError: no finished run there, a grader that does not work here, its data cannot be
+            read or is other data, or verdicts would be lost for want of the permission.
     """
     folder = RunFolder(path)
     settings, measured, summary = (
@@ -122,10 +124,13 @@ def regrade(path: Path, *, allow_code_execution: bool) -> RunResult:
     if settings is None or measured is None or summary is None:
         raise UserError(f"{path} is not the folder of a finished run: run it to its end first")
     settings["exp"]["allow_code_execution"] = allow_code_execution
+    if sandbox is not None:
+        settings["exp"]["sandbox"] = sandbox
     # Exemplars are of no use to a grader.
     settings["exp"]["fewshot"] = 0
     config = parse(settings)
     task = build_task(config)
+    task.self_check()
     samples = task.samples()
     by_id = {sample.id: sample for sample in samples}
     with folder.locked():

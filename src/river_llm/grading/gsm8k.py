@@ -35,7 +35,7 @@ _LONGEST_FRACTION = 24
 
 _NUMBER = re.compile(
     r"""
-      (?:(?P<whole>\d++)\s*+)?\\[dtc]?frac\s*+
+      (?:(?P<whole>\d++)[ \t]*+)?\\[dtc]?frac\s*+
         (?:\{\s*(?P<num>[-+]?\d++)\s*\}\s*\{\s*(?P<den>\d++)\s*\} | (?P<num1>\d)\s*(?P<den1>\d))
     | (?P<mixed>\d++)[ ](?P<mixed_num>\d++)/(?P<mixed_den>\d++)(?![/\d])
     | (?P<run>\d++(?:\.\d++)?+(?:,\d++(?:\.\d++)?+)*+ | (?<![\w.])\.\d++)

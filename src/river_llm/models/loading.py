@@ -12,12 +12,13 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoTokenizer, PreTrainedModel
 
-from river_llm.config import RANDOM, ModelConfig
+from river_llm.config import RANDOM, ModelConfig, QuantConfig
 from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter, check_supported
-from river_llm.models.checkpoint import decoder_config, load_decoder
+from river_llm.models.checkpoint import NO_FOREIGN_CODE, decoder_config, load_decoder
 from river_llm.models.embedded import ensure_embedded
 from river_llm.models.random_weights import SHAPES, random_fingerprint, random_model
+from river_llm.quant.footprint import check_room, footprint
 
 EMBEDDED = "embedded"
 _ALIGNED = 64
@@ -60,21 +61,29 @@ class LoadedModel:
         return text
 
 
-def load_model(config: ModelConfig) -> LoadedModel:
+def load_model(config: ModelConfig, river: QuantConfig | None = None) -> LoadedModel:
     """Loads weights and tokenizer, or makes random weights.
 
+    Args:
+        config: which ones, and where to.
+        river: quantizer of a river that will be built beside them, so that there is room for it.
+
     Raises:
-        UserError: device not there, model not found, architecture not known, no chat template.
+        UserError: device not there, model not found, architecture not known, too little memory,
+            no chat template.
     """
     device = resolve_device(config.device)
     if config.path == RANDOM:
-        return _random(config, device)
+        return _random(config, device, river)
     path = str(ensure_embedded()) if config.path == EMBEDDED else config.path
+    dtype = DTYPES[config.dtype]
     try:
         # Before gigabytes are loaded.
-        check_supported(decoder_config(path))
-        tokenizer = AutoTokenizer.from_pretrained(path)
-        model = load_decoder(path, DTYPES[config.dtype])
+        decoder = decoder_config(path)
+        check_supported(decoder)
+        check_room(footprint(decoder, dtype, device, river), device, f"model.path={config.path}")
+        tokenizer = AutoTokenizer.from_pretrained(path, **NO_FOREIGN_CODE)
+        model = load_decoder(path, dtype)
         # transformers goes on with a tokenizer that knows no token.
         if not tokenizer("text", add_special_tokens=False)["input_ids"]:
             raise ValueError("there is no tokenizer")
@@ -121,12 +130,14 @@ def lay_together(model: PreTrainedModel) -> None:
         parameter.data = place.copy_(parameter)
 
 
-def _random(config: ModelConfig, device: torch.device) -> LoadedModel:
+def _random(config: ModelConfig, device: torch.device, river: QuantConfig | None) -> LoadedModel:
     if config.shape is None:
         raise TypeError("random weights need a shape")
     if config.chat == "always":
         raise UserError("model.chat=always, but random weights have no chat template")
-    model = random_model(SHAPES[config.shape].config(), DTYPES[config.dtype], device)
+    shape, dtype = SHAPES[config.shape].config(), DTYPES[config.dtype]
+    check_room(footprint(shape, dtype, device, river), device, f"model.shape={config.shape}")
+    model = random_model(shape, dtype, device)
     return LoadedModel(
         adapter=BackboneAdapter(model),
         tokenizer=None,
@@ -184,8 +195,9 @@ def model_fingerprint(model: PreTrainedModel) -> str:
     def digest(item: tuple[str, torch.nn.Parameter]) -> str:
         name, parameter = item
         head = f"{name} {parameter.dtype} {tuple(parameter.shape)}"
-        raw = parameter.detach().cpu().contiguous().view(torch.uint8).numpy()
-        content = hashlib.sha256(raw.tobytes()).digest()
+        # Flat, and no copy: several threads hash at once, an embedding each.
+        raw = parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy()
+        content = hashlib.sha256(raw.data).digest()
         return hashlib.sha256(head.encode() + content).hexdigest()
 
     # hashlib releases the interpreter lock, so threads share the work.

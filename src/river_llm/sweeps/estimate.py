@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from river_llm.composition import load_config
 from river_llm.config import EagerConfig, NoExitConfig, RunConfig
-from river_llm.errors import UserError
+from river_llm.errors import UserError, raise_interruption
 from river_llm.sweeps.folder import FROM_RUN, Cell
 from river_llm.sweeps.job import unexpected
 
@@ -40,6 +40,7 @@ def dry_run(cells: Sequence[Cell], failed: Mapping[Cell, str], finished: int = 0
             problems[cell] = str(error)
             continue
         except Exception as error:
+            raise_interruption(error)
             # As in the sweep itself: one cell does not hide what the others say.
             problems[cell] = unexpected(error)
             continue

@@ -11,7 +11,7 @@ from omegaconf import DictConfig
 
 from river_llm.composition import typed
 from river_llm.config import RunConfig
-from river_llm.errors import UserError
+from river_llm.errors import UserError, raise_interruption
 from river_llm.sweeps.folder import Outcome, SweepFolder
 from river_llm.tracking.track import track_run
 
@@ -34,11 +34,12 @@ def run_cell(composed: DictConfig, folder: SweepFolder, key: str) -> None:
     try:
         config = typed(composed)
         outcome = _run(config)
-    except UserError as error:
-        outcome = Outcome("failed", reason=" ".join(str(error).split()))
     except Exception as error:
+        raise_interruption(error)
         # Whatever it is, the other cells may still be worth the night.
-        outcome = Outcome("failed", reason=unexpected(error))
+        mistake = isinstance(error, UserError)
+        reason = " ".join(str(error).split()) if mistake else unexpected(error)
+        outcome = Outcome("failed", reason=reason)
     if outcome.reason is not None:
         print(f"failed: {outcome.reason}", file=sys.stderr, flush=True)
     folder.set_outcome(key, outcome)

@@ -1,7 +1,7 @@
 """Benchmarks by their key in ``exp=``."""
 
 from river_llm.errors import UserError
-from river_llm.tasks.base import FinishReason, Sample, Task, TaskSettings, Verdict
+from river_llm.tasks.base import FinishReason, Sample, Specimen, Task, TaskSettings, Verdict
 from river_llm.tasks.gsm8k import Gsm8k
 from river_llm.tasks.gsm_mini import GsmMini
 from river_llm.tasks.humaneval import HumanEval
@@ -14,6 +14,7 @@ __all__ = [
     "FinishReason",
     "NamedColumns",
     "Sample",
+    "Specimen",
     "Task",
     "TaskSettings",
     "Verdict",
@@ -34,6 +35,7 @@ def build(
     fewshot_path: str | None,
     allow_code_execution: bool,
     timeout_s: float,
+    sandbox: str = "auto",
     columns: NamedColumns | None = None,
 ) -> Task:
     """Builds a task and reads its exemplars; its problems are read by `Task.samples`.
@@ -49,6 +51,7 @@ def build(
         fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
         timeout_s: limit for one generated program in seconds.
+        sandbox: how generated programs are contained (see `TaskSettings`).
         columns: what a file of a user's own holds; None: a task of `TASKS`.
 
     Raises:
@@ -60,6 +63,7 @@ def build(
         data_path=data_path,
         fewshot_path=fewshot_path,
         allow_code_execution=allow_code_execution,
+        sandbox=sandbox,
         timeout_s=timeout_s,
     )
     if columns is not None:

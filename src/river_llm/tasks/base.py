@@ -40,6 +40,21 @@ class Verdict:
 
 
 @dataclass(frozen=True)
+class Specimen:
+    """A problem with known verdicts, by which a task checks its own grader.
+
+    Args:
+        sample: the problem.
+        right: a completion that must be graded right.
+        wrong: one of the same form that must be graded wrong.
+    """
+
+    sample: Sample
+    right: str
+    wrong: str
+
+
+@dataclass(frozen=True)
 class TaskSettings:
     """What a run may choose about a task; a task takes what it needs.
 
@@ -51,6 +66,7 @@ class TaskSettings:
             folder with such a file named after the task.
         fewshot_path: the same in place of the hub's train split.
         allow_code_execution: permission to run generated programs.
+        sandbox: how they are contained: ``auto``, ``bubblewrap``, ``namespaces`` or ``process``.
         timeout_s: limit for one generated program in seconds.
     """
 
@@ -59,6 +75,7 @@ class TaskSettings:
     data_path: str | None = None
     fewshot_path: str | None = None
     allow_code_execution: bool = False
+    sandbox: str = "auto"
     timeout_s: float = 10.0
 
 
@@ -69,6 +86,8 @@ class Task(ABC):
     """Key of the task in ``exp=``."""
     label: str
     """Name of the task in tables."""
+    specimen: Specimen
+    """What `self_check` grades."""
     embedded: bool = False
     """Whether its rows come with a package, so that a folder of data may lack them."""
 
@@ -112,6 +131,26 @@ class Task(ABC):
     @abstractmethod
     def grade(self, sample: Sample, completion: str, finish_reason: FinishReason) -> Verdict:
         """Grades the kept text of a completion."""
+
+    def self_check(self) -> None:
+        """Grades the specimen's answers the way a run grades, before it generates anything.
+
+        A grader that calls everything right, or nothing (a library that is missing, a program that
+        cannot be started), would else be found out behind a night of generating, or never.
+
+        Raises:
+            UserError: a verdict is not what it must be.
+        """
+        specimen = self.specimen
+        for completion, expected in ((specimen.right, True), (specimen.wrong, False)):
+            verdict = self.grade(specimen.sample, completion, "eos")
+            if verdict.correct is not expected:
+                raise UserError(
+                    f"the grader of {self.name} does not work here: its own "
+                    f"{'right' if expected else 'wrong'} answer {completion!r} to a gold answer of "
+                    f"{specimen.sample.gold!r} got the verdict {verdict.correct} "
+                    f"{dict(verdict.detail)}; install the package's dependencies again"
+                )
 
     def same_answer(self, one: str, other: str) -> bool:
         """Whether two extracted answers are the same; by default, the same text."""

@@ -216,5 +216,8 @@ def _row(record: object, place: str, columns: Sequence[str]) -> Row:
         value = record[column]
         if not isinstance(value, str) or not value.strip():
             raise UserError(f"{place}: column {column!r} is {value!r}, where text is expected")
+        # JSON can spell half a character, which no tokenizer and no file takes.
+        if any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise UserError(f"{place}: column {column!r} holds half a character (a surrogate)")
         fields[column] = value
     return Row(place, fields)

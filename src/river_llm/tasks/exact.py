@@ -1,7 +1,7 @@
 """Questions whose answer is compared letter by letter."""
 
 from river_llm.grading import exact as grader
-from river_llm.tasks.base import FinishReason, Sample, Verdict
+from river_llm.tasks.base import FinishReason, Sample, Specimen, Verdict
 from river_llm.tasks.question import QuestionTask
 
 
@@ -12,6 +12,11 @@ class ExactTask(QuestionTask):
     columns = ("question", "answer")
     headings = ("Question", "Answer")
     own_exemplars = None
+    specimen = Specimen(
+        Sample("specimen", {"question": "Which colour has fresh snow?"}, "white"),
+        right="Snow reflects all light.\nwhite",
+        wrong="Snow reflects all light.\nwhit",
+    )
 
     def grade(self, sample: Sample, completion: str, finish_reason: FinishReason) -> Verdict:
         """Right if the last line is the gold answer."""

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from river_llm.errors import UserError
 from river_llm.grading import gsm8k as grader
-from river_llm.tasks.base import FinishReason, Sample, TaskSettings, Verdict
+from river_llm.tasks.base import FinishReason, Sample, Specimen, TaskSettings, Verdict
 from river_llm.tasks.data import Row
 from river_llm.tasks.fewshot import Exemplar, check_disjoint
 from river_llm.tasks.question import QuestionTask
@@ -36,6 +36,11 @@ class GsmTask(QuestionTask):
     columns = ("question", "answer")
     headings = ("Question", "Answer")
     own_exemplars = "gsm_exemplars.jsonl"
+    specimen = Specimen(
+        Sample("specimen", {"question": "A farm has 1,200 hens and buys 34. How many?"}, "1234"),
+        right="1,200 + 34 = 1,234\n#### 1,234",
+        wrong="1,200 + 34 = 1,243\n#### 1,243",
+    )
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings)

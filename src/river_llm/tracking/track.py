@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from river_llm.config import LoggerConfig, NoLoggerConfig, RunConfig, WandbConfig
-from river_llm.errors import UserError
+from river_llm.errors import UserError, raise_interruption
 from river_llm.tracking.payload import Payload, run_payload
 from river_llm.tracking.push import NotLoggedError, mode_of, push
 
@@ -62,6 +62,7 @@ def _track(
     except UserError as error:
         _warn(folder, str(error))
     except Exception as error:
+        raise_interruption(error)
         # The records are whole; whatever else is wrong here is no reason to lose a night.
         _warn(folder, f"{type(error).__name__}: {error}")
 
