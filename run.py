@@ -18,8 +18,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from river_llm.composition import load_config, typed
-from river_llm.entry_point import end, fail
-from river_llm.errors import UserError, raise_interruption
+from river_llm.entry_point import end, told
+from river_llm.errors import raise_interruption
 from river_llm.sweeps.command import sweep
 from river_llm.sweeps.folder import SweepFolder
 from river_llm.sweeps.job import run_cell
@@ -39,10 +39,11 @@ def run(composed: DictConfig) -> None:
         execute_job(composed)
     except Exception as error:
         raise_interruption(error)
-        if isinstance(error, UserError):
-            # Hydra would print a traceback for anything but an exit.
-            sys.exit(fail(str(error)))
-        raise
+        status = told(error)
+        if status is None:
+            raise
+        # Hydra would print a traceback for anything but an exit.
+        sys.exit(status)
 
 
 def execute_job(composed: DictConfig) -> None:

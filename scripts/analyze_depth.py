@@ -9,7 +9,6 @@ Writes steps.parquet, summary.json and depths.png to
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from river_llm.composition import load_config
 from river_llm.entry_point import end
 from river_llm.errors import UserError
+from river_llm.records import write_json
 
 if TYPE_CHECKING:
     from river_llm.evaluation.runtime import Runtime
@@ -85,8 +85,7 @@ def analyze(
     )
     folder.mkdir(parents=True, exist_ok=True)
     frame.to_parquet(folder / "steps.parquet", index=False)
-    text = json.dumps(summary, indent=2, allow_nan=False) + "\n"
-    (folder / "summary.json").write_text(text, encoding="utf-8")
+    write_json(folder / "summary.json", summary)
     depth_histogram(
         summary["oracle_depth"]["histogram"],
         summary["first_hit_depth"]["histogram"],

@@ -29,6 +29,7 @@ from river_llm.errors import UserError
 from river_llm.evaluation.run import execute
 from river_llm.evaluation.runtime import Runtime
 from river_llm.grading.sandbox import usable_level
+from river_llm.records import write_text
 
 OUTPUT = Path("results/demo")
 COMMON = [
@@ -57,8 +58,8 @@ def main() -> int:
     leave_analyses(runtime, [f"output.dir={OUTPUT}", *ANALYSIS])
     frame = comparison_frame(summaries)
     note = caption(summaries)
-    (OUTPUT / "table.md").write_text(f"{to_markdown(frame)}\n{note}\n", encoding="utf-8")
-    (OUTPUT / "table.csv").write_text(to_csv(frame), encoding="utf-8")
+    write_text(OUTPUT / "table.md", f"{to_markdown(frame)}\n{note}\n")
+    write_text(OUTPUT / "table.csv", to_csv(frame))
     picture = OUTPUT / "accuracy_speed.png"
     accuracy_speed(summaries, picture)
     print(to_terminal(frame, shutil.get_terminal_size((120, 40)).columns))

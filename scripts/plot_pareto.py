@@ -20,6 +20,7 @@ from river_llm.analysis.points import check_comparable
 from river_llm.analysis.saved import SavedRuns, saved_runs
 from river_llm.analysis.tables import to_csv
 from river_llm.entry_point import end
+from river_llm.records import write_text
 
 
 def main() -> int:
@@ -58,7 +59,7 @@ def _tabulate(runs: SavedRuns, stem: str) -> list[Path]:
         "-target.csv": to_csv(tables.reached),
     }
     for suffix, content in contents.items():
-        Path(f"{stem}{suffix}").write_text(content, encoding="utf-8")
+        write_text(Path(f"{stem}{suffix}"), content)
     return [Path(f"{stem}{suffix}") for suffix in contents]
 
 

@@ -25,6 +25,7 @@ from river_llm.analysis.saved import SavedRuns, arm_names, forced_scores, saved_
 from river_llm.analysis.tables import to_csv
 from river_llm.entry_point import end
 from river_llm.errors import UserError
+from river_llm.records import write_text
 
 
 def main() -> int:
@@ -75,7 +76,7 @@ def _write(runs: SavedRuns, stem: str) -> list[Path]:
     written = write_figure(figure, stem)
     written += write_figure(depth_figure(histograms, f"{title}: exit depths"), f"{stem}-depths")
     table = Path(f"{stem}.csv")
-    table.write_text(to_csv(positions_frame(bins)), encoding="utf-8")
+    write_text(table, to_csv(positions_frame(bins)))
     return [*written, table]
 
 

@@ -461,7 +461,9 @@ def collected() -> Counter[str]:
 
 
 @pytest.mark.parametrize("number", range(1, len(FAULTS) + 1))
-def test_every_kind_of_fault_has_tests_that_run(number: int, collected: Counter[str]) -> None:
+def test_every_kind_of_fault_has_tests_that_are_collected(
+    number: int, collected: Counter[str]
+) -> None:
     fault, tests = FAULTS[number - 1]
     counts = [collected[f"tests/{test}"] for test in tests]
     assert all(counts), (fault, dict(zip(tests, counts, strict=True)))

@@ -240,12 +240,32 @@ def test_bytes_that_are_no_text_are_a_broken_line(folder: RunFolder):
     assert "line 2" in refusal(folder.samples)
 
 
+@pytest.mark.parametrize("line", ["7", "{", "[]", '{"fetches": 1}'])
+def test_a_row_of_fetches_that_is_none_is_told(folder: RunFolder, line: str):
+    (folder.path / "offload.jsonl").write_text(line + "\n", encoding="utf-8")
+    message = refusal(folder.fetches)
+    assert message.startswith(f"{folder.path / 'offload.jsonl'} is not readable")
+
+
+def test_files_that_cannot_be_read_are_told(folder: RunFolder):
+    readers = {
+        "samples.jsonl": folder.samples,
+        "offload.jsonl": folder.fetches,
+        "config.json": lambda: folder.read_json("config.json"),
+    }
+    for name, reader in readers.items():
+        (folder.path / name).mkdir()
+        message = refusal(reader)
+        assert message.startswith(f"cannot read {folder.path / name}: Is a directory; ")
+    assert refusal(folder.drop_half_line).startswith("cannot read ")
+
+
 @pytest.mark.parametrize("content", ["", "{", "{'a': 1}", "[1, 2"])
 def test_a_broken_json_file_is_named(folder: RunFolder, content: str):
     (folder.path / "measurements.json").write_text(content, encoding="utf-8")
     message = refusal(lambda: folder.read_json("measurements.json"))
     assert str(folder.path / "measurements.json") in message
-    assert "delete it" in message
+    assert "move it away" in message
 
 
 # --- two processes ------------------------------------------------------------------------

@@ -113,11 +113,9 @@ class RunFolder:
         Raises:
             UserError: a line that is no sample record (file and line number).
         """
-        if not self.samples_path.exists():
-            return []
         names = {item.name for item in fields(SampleRecord)}
         records = []
-        complete = self.samples_path.read_bytes().rpartition(b"\n")[0]
+        complete = _read_bytes(self.samples_path).rpartition(b"\n")[0]
         for number, line in enumerate(complete.split(b"\n"), start=1):
             try:
                 row = json.loads(line)
@@ -136,12 +134,11 @@ class RunFolder:
     def drop_half_line(self) -> None:
         """Cuts off what a killed process left behind the last complete line of a file."""
         for path in (self.samples_path, self.path / OFFLOAD):
-            if not path.exists():
-                continue
-            content = path.read_bytes()
+            content = _read_bytes(path)
             keep = content.rfind(b"\n") + 1
             if keep != len(content):
-                os.truncate(path, keep)
+                with _told(path):
+                    os.truncate(path, keep)
 
     def append(self, record: SampleRecord) -> None:
         """Adds a finished sample; it is on disk when this returns.
@@ -162,18 +159,18 @@ class RunFolder:
             UserError: a line that cannot be read.
         """
         path = self.path / OFFLOAD
-        content = path.read_bytes().rpartition(b"\n")[0] if path.exists() else b""
+        content = _read_bytes(path).rpartition(b"\n")[0]
         try:
             rows = [json.loads(line) for line in content.splitlines()]
-        except ValueError as error:
+            # A process that was killed between two files left a sample to be generated again.
+            return {row["id"]: row for row in rows}
+        except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"{path} is not readable ({error}): move the folder away") from error
-        # A process that was killed between two files left a sample to be generated again.
-        return {row["id"]: row for row in rows}
 
     def rewrite(self, records: list[SampleRecord]) -> None:
         """Replaces samples.jsonl as a whole (new verdicts on stored completions)."""
         lines = [json.dumps(asdict(r), ensure_ascii=False, allow_nan=False) for r in records]
-        _write_text(self.samples_path, "".join(line + "\n" for line in lines))
+        write_text(self.samples_path, "".join(line + "\n" for line in lines))
 
     def read_json(self, name: str) -> Any:
         """Content of a JSON file of the run; None where it is not there."""
@@ -199,8 +196,20 @@ class RunFolder:
 
         frame = pd.DataFrame(rows, columns=["id", "step", "depth", "score"])
         frame = frame.astype({"step": "int32", "depth": "int16", "score": "float64"})
-        with _replacing(self.path / "steps.parquet") as temporary:
+        with replacing(self.path / "steps.parquet") as temporary:
             frame.to_parquet(temporary, index=False)
+
+
+def _read_bytes(path: Path) -> bytes:
+    """Content of a file; nothing where it is not there."""
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise UserError(
+            f"cannot read {path}: {error.strerror}; mend its rights, or move the folder away"
+        ) from error
 
 
 def read_json(path: Path) -> Any:
@@ -209,10 +218,14 @@ def read_json(path: Path) -> Any:
     Raises:
         UserError: it cannot be read.
     """
+    content = _read_bytes(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        return json.loads(content) if content or path.exists() else None
     except ValueError as error:
-        raise UserError(f"{path} is not readable ({error}): delete it, it is made anew") from error
+        raise UserError(
+            f"{path} is not readable ({error}): move it away; the next start of the same command "
+            "makes what it needs anew"
+        ) from error
 
 
 def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
@@ -221,7 +234,7 @@ def write_json(path: Path, content: Mapping[str, Any] | list[Any]) -> None:
     Raises:
         UserError: it cannot be written.
     """
-    _write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
 def _append_line(path: Path, content: Mapping[str, Any]) -> None:
@@ -232,22 +245,31 @@ def _append_line(path: Path, content: Mapping[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
-def _write_text(path: Path, text: str) -> None:
-    with _replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        # Else a machine that loses power could keep the new name and not the content.
-        os.fsync(file.fileno())
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file as a whole or not at all.
+
+    Raises:
+        UserError: it cannot be written; what stood there before still does.
+    """
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """A file to write to, which takes the place of `path` at the end or leaves nothing."""
+def replacing(path: Path) -> Iterator[Path]:
+    """A file to write to, which takes the place of `path` at the end or leaves nothing.
+
+    Raises:
+        UserError: it cannot be written; what stood there before still does.
+    """
     # Named by process, since several may write one sweep's files.
     temporary = path.with_name(f".{path.name}.{os.getpid()}.new")
     with _told(path):
         try:
             yield temporary
+            with temporary.open("rb") as file:
+                # Else a machine that loses power could keep the new name and not the content.
+                os.fsync(file.fileno())
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)

@@ -209,6 +209,22 @@ def test_a_full_standard_output_loses_no_result(start: Starter, undisturbed: Pat
     assert timeless(finished_rows(results)) == timeless(finished_rows(undisturbed))
 
 
+@pytest.mark.parametrize("out", ["picture", "taken/picture"], ids=["no room", "below a file"])
+def test_a_picture_that_cannot_be_written_leaves_the_one_before(
+    start: Starter, undisturbed: Path, out: str
+):
+    script = "scripts/plot_positions.py"
+    (run,) = (path for name, path in runs(undisturbed).items() if "river" in name)
+    assert start.commands.run(script, [str(run), "--out", "picture"], start.here).status == 0
+    (start.here / "taken").touch()
+    before = {p.name: p.read_bytes() for p in start.here.iterdir()}
+    faults = {"file_size": 4096} if out == "picture" else {}
+    arguments = [json.dumps(faults), script, str(run), "--out", out]
+    done = start.commands.run("tests/faults/faulty_run.py", arguments, start.here)
+    check_refused(done, ["picture.png: File too large" if faults else "taken"])
+    assert {p.name: p.read_bytes() for p in start.here.iterdir()} == before
+
+
 # --- read-only ----------------------------------------------------------------------------
 
 
@@ -255,6 +271,7 @@ def test_of_two_processes_at_once_one_runs_and_one_is_refused(start: Starter, un
     refused, made = sorted(both, key=lambda done: done.status == 0)
     assert made.status == 0, made.stderr
     check_refused(refused, ["another process works in", str(results), "wait for it, or stop it"])
+    assert sum("quantizing the river" in done.stderr for done in both) == 1
     assert refused.stdout == ""
     for name, path in runs(results).items():
         rows = timeless(finished_rows(results))[name]

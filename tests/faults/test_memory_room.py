@@ -197,7 +197,7 @@ def test_a_run_that_does_not_fit_ends_before_it_loads(
     )
     assert done.status == 2, done.stderr
     (error,) = done.errors
-    for words in (f"model.path={model} needs", "for the backbone", "0.1 GiB are free", "smaller"):
+    for words in (f"model.path={model} needs", "for the backbone", "98 MiB are free", "smaller"):
         assert words in error
     assert ("for the river" in error) == ("method=river" in more)
     assert "Traceback" not in done.stderr

@@ -328,12 +328,14 @@ def test_letters_of_several_tokens_are_whole_in_prompt_and_text(
     monkeypatch.setattr(Decoder, "_emit", emit)
     task = asking(tmp_path, LETTERS)
     settings = [*task, "method=no_exit", f"engine={engine}", *ALONE]
-    for count in (len(spoken), len(spoken) - 1, 7):
+    cut = {6: 1, 15: 1, 21: 1}  # inside the second letter, an emoji, the first part of another
+    for count in (len(spoken), len(spoken) - 1, *cut):
         result = go(runtime, tmp_path / str(count), *settings, f"exp.max_new_tokens={count}")
         (record,) = records(result)
         assert record.token_ids == spoken[:count]
         expected = LETTERS.encode()[:count].decode("utf-8", errors="replace")
         assert record.completion == expected
+        assert expected.count("\ufffd") == cut.get(count, 0)
         line = (result.folder / "samples.jsonl").read_bytes()
         assert line.count(b"\n") == 1
         assert json.loads(line)["completion"] == expected

@@ -17,6 +17,7 @@ SECRETS = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI-not-a-key-bPxRfiCY",
 }
 PASSWORD = "hunter2hunter2"
+PROXY = f"http://user:{PASSWORD}@127.0.0.1:9"  # nobody listens there
 
 
 def found(place: Path) -> list[str]:
@@ -40,6 +41,8 @@ def started(commands: Commands, here: Path, arguments: Sequence[str], **environm
         "HOME": str(home),
         "WANDB_CONFIG_DIR": str(home / "wandb"),
         "RIVER_LLM_CACHE": str(home / "cache"),
+        "HTTPS_PROXY": PROXY,
+        "HTTP_PROXY": PROXY,
         **environment,
     }
     done = commands.run(
@@ -84,10 +87,8 @@ def test_a_hub_that_cannot_be_reached_is_told_without_the_token(
         "model": [*SMALL, "model.path=nobody/nothing"],
         "data": [*SMALL, f"model.path={model}", "exp=gsm8k"],
     }[kind]
-    # The hub's client has read its variables when it was imported: what is left is the offline
-    # hub, and a proxy with a password.
-    proxy = f"http://user:{PASSWORD}@127.0.0.1:9"
-    done = started(commands, empty, asked, HTTPS_PROXY=proxy, HTTP_PROXY=proxy)
+    # The hub's client has read its variables when it was imported: this is the offline hub.
+    done = started(commands, empty, asked)
     assert done.status == 2
     assert len(done.errors) == 1
     assert "hub" in done.errors[0]

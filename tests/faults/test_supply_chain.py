@@ -141,6 +141,18 @@ def test_an_architecture_of_its_own_is_refused_unasked(tmp_path: Path, mark: Pat
     assert mark.exists(), "the trap works"
 
 
+def test_a_tokenizer_of_its_own_is_refused_unasked(tmp_path: Path, mark: Path, yes: list[str]):
+    folder = with_code(tmp_path / "llama", mark, "llama")
+    (folder / "tokenizer.json").unlink()
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    settings["tokenizer_class"] = "OwnTokenizer"
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    message = refusal(folder)
+    assert "is not run here" in message
+    assert not mark.exists()
+    assert yes == []
+
+
 # --- the sources --------------------------------------------------------------------------
 
 SOURCES = [*(ROOT / "src").rglob("*.py"), *(ROOT / "scripts").glob("*.py"), ROOT / "run.py"]

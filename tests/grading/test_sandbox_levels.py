@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -29,8 +30,9 @@ from river_llm.errors import UserError
 from river_llm.grading import sandbox, sandbox_levels
 from river_llm.grading.sandbox import ExecutionResult, fault_of, run_program, usable_level
 from river_llm.grading.sandbox_levels import CONTAINING
-from river_llm.grading.sandbox_runner import verdict_of
+from river_llm.grading.sandbox_runner import held_bytes, verdict_of
 from river_llm.grading.sandbox_worker import Unsendable, decode, encode
+from river_llm.tasks import TASKS, TaskSettings
 
 EXPECTS_ERROR = (
     "try:\n        c(1)\n    except ValueError as e:\n        assert str(e) == 'v'\n"
@@ -304,7 +306,9 @@ def test_what_does_not_begin_with_the_token_is_no_pass(written: str) -> None:
         ((1, (2,)), (1, (2,))),
         ({"foreign": (1,), (1, 2): {3}}, {"foreign": (1,), (1, 2): {3}}),
         (set(), set()),
-        (frozenset({1}), {1}),
+        (frozenset({1}), frozenset({1})),
+        ({frozenset({1}): {(2, frozenset())}}, {frozenset({1}): {(2, frozenset())}}),
+        (bytearray(b"\0\xff"), bytearray(b"\0\xff")),
         (range(5, 1, -2), range(5, 1, -2)),
         (deque([1]), deque([1])),
         (Fraction(1, 3), Fraction(1, 3)),
@@ -316,6 +320,7 @@ def test_what_does_not_begin_with_the_token_is_no_pass(written: str) -> None:
         (np.float64(0.5), 0.5),
         (np.int64(7), 7),
         (np.bool_(True), True),
+        (np.longdouble(0.5), 0.5),
     ],
 )
 def test_plain_values_cross_whole(value: Any, same: Any) -> None:
@@ -373,7 +378,48 @@ def test_what_encode_does_not_make_is_refused(plain: Any) -> None:
         ("def f(x):\n    return [1, 2]\n", "assert c(0) == (1, 2)", "failed"),
         ("def f(x):\n    return True\n", "assert c(0) is True", "passed"),
         ("class E(Exception):\n    pass\ndef f(x):\n    raise E('own')\n", "c(0)", "failed"),
+        ("class E(ValueError):\n    pass\ndef f(x):\n    raise E('v')\n", EXPECTS_ERROR, "passed"),
+        (
+            "def f(x):\n    raise StopIteration\n",
+            "for r in map(c, [2]):\n        assert r == 4",
+            "failed",
+        ),
         ("def f(x):\n    return x\n", "c(lambda: 0)", "error"),
+        # What comes of the program and cannot go back to it is the program's fault.
+        ("def f(x):\n    x.append(print)\n", "a = []\n    c(a)\n    c(a)", "failed"),
+        (
+            "def g(x):\n    return sum(x)\ndef f(x):\n    return (n for n in range(x))\n",
+            "assert g(c(2)) == 1",
+            "failed",
+        ),
+        # Builtins that the tests use are Python's, whatever the program defines.
+        (
+            "def len(x):\n    return 2\ndef f(x):\n    return []\n",
+            "assert len(c(0)) == 2",
+            "failed",
+        ),
+        (
+            "range = lambda *ends: []\ndef f(x):\n    return 5\n",
+            "for i in range(3):\n        assert c(i) == i",
+            "failed",
+        ),
+        (
+            "def all(x):\n    return False\ndef f(x):\n    return x\n",
+            "assert all(c(i) == i for i in range(3))",
+            "passed",
+        ),
+        # Truth is that of the value.
+        (
+            "class N:\n    def __bool__(self):\n        return False\ndef f(x):\n    return N()\n",
+            "assert c(0)",
+            "failed",
+        ),
+        ("def f(x):\n    return {}.keys()\n", "assert not c(0)", "passed"),
+        (
+            "import numpy as np\ndef f(x):\n    return np.array([1, 0])\n",
+            "assert c(0)",
+            "failed",
+        ),
         ("f = 5\n", "assert c == 5", "passed"),
         ("def f(x):\n    return x\n", "import os\n    os.kill(os.getpid(), 9)", "failed"),
     ],
@@ -382,6 +428,63 @@ def test_tests_see_the_program_s_functions_as_if_they_were_there(
     program: str, test: str, status: str
 ) -> None:
     assert verdict(program, f"def check(c):\n    {test}\n").status == status
+
+
+def test_an_iterator_of_the_program_s_that_goes_to_another_function_stops_no_run() -> None:
+    # HumanEval/32, 38 and 50 hand what one function of the program returns to another.
+    task = TASKS["humaneval"](TaskSettings(allow_code_execution=True, sandbox="process"))
+    (sample,) = (each for each in task.samples() if each.id == "HumanEval/32")
+    verdict = task.grade(sample, "    return (x for x in xs)\n", "eos")
+    assert verdict.correct is False
+    assert verdict.detail["status"] == "failed"
+
+
+def test_memory_in_files_without_a_name_counts() -> None:
+    before, (told, tell) = held_bytes(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        file = os.memfd_create("hog")
+        os.truncate(file, 64 << 20)
+        os.pwrite(file, b"x" * (32 << 20), 0)
+        os.write(tell, b".")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        assert os.read(told, 1) == b"."
+        # What was written counts, what is only reserved does not; the rest is the fork's own.
+        own = int(Path(f"/proc/{child}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        assert held_bytes() - own - before == pytest.approx(32 << 20, abs=8 << 20)
+    finally:
+        os.close(told)
+        os.close(tell)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+KEYRING = """
+import ctypes
+libc = ctypes.CDLL(None)
+assert libc.syscall(250, 10, {keyring}, b"user", b"{name}", 0) > 0
+def f(x):
+    return x
+"""
+
+
+@pytest.mark.skipif(os.uname().machine != "x86_64", reason="numbers of system calls")
+@pytest.mark.parametrize("level", EVERY)
+def test_keys_of_the_session_are_not_there(level: str) -> None:
+    require(level)
+    libc = ctypes.CDLL(None)
+    name = f"river-llm-{os.getpid()}"
+    key = libc.syscall(248, b"user", name.encode(), b"swordfish", 9, -3)
+    if key < 0:
+        pytest.skip("this kernel or container has no keyrings")
+    try:
+        assert libc.syscall(250, 10, -3, b"user", name.encode(), 0) == key
+        looks = KEYRING.format(keyring=-3, name=name)
+        assert verdict(looks, "def check(c):\n    assert c(1) == 1\n", level).status == "failed"
+    finally:
+        libc.syscall(250, 3, key)
 
 
 def test_page_tells_every_level() -> None:

@@ -17,6 +17,7 @@ from river_llm.analysis.bench_figures import Arms
 from river_llm.analysis.figures import DPI, boxes, error, plain_axes, text_color
 from river_llm.analysis.labels import place_labels
 from river_llm.analysis.styles import GREY, OTHER_STYLE, STYLES
+from river_llm.records import replacing
 
 PEERS = {"hf_generate": "transformers generate", "llama_cpp": "llama.cpp"}
 BOUND_COLOR = "#D55E00"
@@ -27,7 +28,8 @@ def decode_plot(contexts: Mapping[int, Arms], layers: int, subtitle: str, path: 
     """Write the figure of `decode_figure` as a PNG; the file's folder is made."""
     fig = decode_figure(contexts, layers, subtitle)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, format="png", metadata={"Software": None})
+    with replacing(path) as temporary:
+        fig.savefig(temporary, format="png", metadata={"Software": None})
 
 
 def decode_figure(contexts: Mapping[int, Arms], layers: int, subtitle: str) -> Figure:

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from river_llm.errors import UserError
+from river_llm.records import replacing
 
 ORACLE, FIRST_HIT = "#0072B2", "#E69F00"
 GREY = "#555555"
@@ -20,7 +21,8 @@ def depth_histogram(
     """Write the figure of `depth_histogram_figure` as a PNG; the file's folder is made."""
     fig = depth_histogram_figure(oracle, first_hit, title)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, format="png", metadata={"Software": None})
+    with replacing(Path(path)) as temporary:
+        fig.savefig(temporary, format="png", metadata={"Software": None})
 
 
 def depth_histogram_figure(oracle: Sequence[int], first_hit: Sequence[int], title: str) -> Figure:

@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import Bbox
 
 from river_llm.analysis.points import Interval
+from river_llm.records import replacing
 
 DPI = 150
 FORMATS = ("png", "svg", "pdf")
@@ -69,5 +70,6 @@ def write_figure(fig: Figure, stem: str | Path) -> list[Path]:
     paths[0].parent.mkdir(parents=True, exist_ok=True)
     with mpl.rc_context({"svg.hashsalt": "river_llm"}):
         for kind, path in zip(FORMATS, paths, strict=True):
-            fig.savefig(path, format=kind, metadata=dates[kind])
+            with replacing(path) as temporary:
+                fig.savefig(temporary, format=kind, metadata=dates[kind])
     return paths

@@ -22,6 +22,7 @@ from river_llm.analysis.figures import DPI, boxes, error, plain_axes, text_color
 from river_llm.analysis.labels import place_labels
 from river_llm.analysis.styles import BAND, GREY, OTHER_STYLE, STYLES
 from river_llm.errors import UserError
+from river_llm.records import replacing
 
 Measure = Literal["agreement", "accuracy"]
 
@@ -53,7 +54,8 @@ def accuracy_speed(
     """Write the figure of `accuracy_speed_figure` as a PNG; the file's folder is made."""
     fig = accuracy_speed_figure(summaries, y)
     Path(path).parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, format="png", metadata={"Software": None})
+    with replacing(Path(path)) as temporary:
+        fig.savefig(temporary, format="png", metadata={"Software": None})
 
 
 def accuracy_speed_figure(

@@ -17,6 +17,7 @@ from river_llm.analysis.saved import SUMMARY, sweep_cells, unfinished
 from river_llm.analysis.table2_frames import UNKNOWN
 from river_llm.analysis.tables import to_csv, to_markdown
 from river_llm.errors import UserError
+from river_llm.records import write_text
 
 DEFAULT = "as configured"
 """Word for what a cell leaves as it is configured."""
@@ -195,5 +196,5 @@ def write_protocols(folder: Path, out: Path) -> list[Path]:
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = [out.with_name(out.name + suffix) for suffix in contents]
     for path, content in zip(paths, contents.values(), strict=True):
-        path.write_text(content, encoding="utf-8")
+        write_text(path, content)
     return paths

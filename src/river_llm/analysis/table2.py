@@ -27,6 +27,7 @@ from river_llm.analysis.table2_records import records_frame
 from river_llm.analysis.table2_rows import Block, blocks
 from river_llm.analysis.tables import to_csv, to_markdown
 from river_llm.errors import UserError
+from river_llm.records import write_text
 
 MARGIN = 1.0
 """Percentage points below no_exit's accuracy that still count as equal."""
@@ -63,7 +64,7 @@ def write_table2(runs: SavedRuns, out: Path, margin: float = MARGIN) -> list[Pat
     out.parent.mkdir(parents=True, exist_ok=True)
     paths = [out.with_name(out.name + suffix) for suffix in contents]
     for path, content in zip(paths, contents.values(), strict=True):
-        path.write_text(content, encoding="utf-8")
+        write_text(path, content)
     return paths
 
 

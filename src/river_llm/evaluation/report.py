@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 from river_llm.analysis.report import terminal_summary
@@ -16,9 +15,6 @@ def show(result: RunResult) -> None:
     Where standard output cannot be written (a full disk, a reader that has gone) that is said, and
     the run counts as finished all the same: its records are whole.
     """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # A locale without the letters of the table is no reason to fail.
-        sys.stdout.reconfigure(errors="replace")
     try:
         _show(result)
     except OSError as error:

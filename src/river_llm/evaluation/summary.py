@@ -134,6 +134,8 @@ def regrade(path: Path, *, allow_code_execution: bool, sandbox: str | None = Non
     samples = task.samples()
     by_id = {sample.id: sample for sample in samples}
     with folder.locked():
+        # Again, since a run may have ended in between.
+        measured, summary = (folder.read_json(name) for name in (MEASUREMENTS, SUMMARY))
         stored = folder.samples()
         for record in stored:
             if record.id not in by_id:

@@ -17,6 +17,7 @@ import logging
 import math
 import os
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -193,31 +194,33 @@ def _run(request: dict[str, Any], level: str) -> ExecutionResult:
         **request,
         **{key: getattr(how, key) for key in ("wrapper", "worker", "user", "processes")},
     }
-    with (
-        tempfile.TemporaryDirectory(prefix="river-llm-", ignore_cleanup_errors=True) as scratch,
-        tempfile.TemporaryFile() as stdin,
-        tempfile.TemporaryFile() as stderr,
-    ):
-        stdin.write(json.dumps(request).encode("ascii"))
-        stdin.seek(0)
-        read_end, write_end = os.pipe()
+    # A socket, since a pipe or a file could be opened by others of this user through /proc.
+    ours, theirs = socket.socketpair()
+    with _scratch_folder() as scratch, tempfile.TemporaryFile() as stderr, ours:
+        with theirs:
+            supervisor = subprocess.Popen(
+                [sys.executable, "-I", str(_RUNNER)],
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=stderr,
+                cwd=scratch,
+                env=_environment(how.home or scratch),
+                start_new_session=True,
+            )
+        return _verdict(supervisor, ours, stderr, request)
+
+
+@contextlib.contextmanager
+def _scratch_folder() -> Iterator[str]:
+    """A fresh folder, removed at the end whatever a program has made in it."""
+    folder = tempfile.mkdtemp(prefix="river-llm-")
+    try:
+        yield folder
+    finally:
         try:
-            try:
-                supervisor = subprocess.Popen(
-                    [sys.executable, "-I", str(_RUNNER), str(write_end)],
-                    stdin=stdin,
-                    stdout=subprocess.DEVNULL,
-                    stderr=stderr,
-                    cwd=scratch,
-                    env=_environment(how.home or scratch),
-                    pass_fds=(write_end,),
-                    start_new_session=True,
-                )
-            finally:
-                os.close(write_end)
-            return _verdict(supervisor, read_end, stderr, request["timeout_s"])
-        finally:
-            os.close(read_end)
+            shutil.rmtree(folder, ignore_errors=True)
+        except RecursionError:  # folders nested a thousand deep
+            subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def _environment(home: str) -> dict[str, str]:
@@ -233,14 +236,21 @@ def _environment(home: str) -> dict[str, str]:
 
 
 def _verdict(
-    supervisor: subprocess.Popen[bytes], channel: int, stderr: IO[bytes], timeout_s: float
+    supervisor: subprocess.Popen[bytes],
+    channel: socket.socket,
+    stderr: IO[bytes],
+    request: dict[str, Any],
 ) -> ExecutionResult:
-    """Read the supervisor's reports until it ends, and end it if it does not."""
+    """Hand the request over, read the reports until the supervisor ends, and see that it does."""
     started: int | None = None
     verdict: ExecutionResult | None = None
     in_time = False
     try:
-        for report in _reports(channel, timeout_s):
+        channel.settimeout(_START_SECONDS)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it could not start
+            channel.sendall(json.dumps(request).encode("ascii"))
+            channel.shutdown(socket.SHUT_WR)
+        for report in _reports(channel, request["timeout_s"]):
             if "started" in report:
                 started = report["started"]
                 _warn(report["refused"])
@@ -277,7 +287,7 @@ def _end(supervisor: subprocess.Popen[bytes], program: int | None) -> None:
     supervisor.wait()
 
 
-def _reports(channel: int, timeout_s: float) -> Iterator[dict[str, Any]]:
+def _reports(channel: socket.socket, timeout_s: float) -> Iterator[dict[str, Any]]:
     """JSON lines up to the end of the stream.
 
     Raises:
@@ -290,7 +300,10 @@ def _reports(channel: int, timeout_s: float) -> Iterator[dict[str, Any]]:
         while True:
             if not selector.select(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError
-            part = os.read(channel, 4096)
+            try:
+                part = channel.recv(4096)
+            except ConnectionResetError:  # it ended with a request unread
+                part = b""
             if not part:
                 return
             *lines, received = (received + part).split(b"\n")

@@ -1,8 +1,8 @@
 """Supervisor of ``sandbox``: starts one contained program, has it checked, and ends all of it.
 
-Started by path as ``python -I sandbox_runner.py FD``; imports the standard library only. The
-request comes as JSON on stdin (program, test, entry_point, timeout_s, wrapper, worker, processes,
-user); reports go as JSON lines to the descriptor FD, which the program never gets.
+Started by path as ``python -I sandbox_runner.py``, with a socket as standard input; imports the
+standard library only. The request comes through it as JSON (program, test, entry_point, timeout_s,
+wrapper, worker, processes, user); reports go back as JSON lines. The program never gets it.
 
 Three processes: this supervisor; the program in an interpreter of its own (``sandbox_worker``)
 behind the level's wrapper; and a fork of the supervisor that runs the tests. The tests reach the
@@ -15,6 +15,7 @@ over on Linux, waits for the token, an end or the deadline, and kills everything
 import builtins
 import contextlib
 import ctypes
+import dis
 import importlib
 import json
 import os
@@ -50,6 +51,7 @@ _WATCH_SECONDS = 0.1
 _CLEANUP_SECONDS = 10.0
 _END_SECONDS = 2.0
 _SET_DUMPABLE, _SET_CHILD_SUBREAPER = 4, 36
+_NO_ERRORS = (Exception, StopIteration, StopAsyncIteration)
 
 
 class ProgramError(Exception):
@@ -63,9 +65,11 @@ class _Ended(BaseException):
 def main() -> None:
     """Read the request, run the program, report the verdict."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # still cleans up
-    report = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
-    os.set_inheritable(report.fileno(), False)
+    report = os.fdopen(os.dup(0), "w", encoding="utf-8")
     request = json.load(sys.stdin)
+    silent = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(silent, 0)  # of the socket only `report` is left
+    os.close(silent)
     try:
         test = compile(request["test"], "<test>", "exec", dont_inherit=True, optimize=0)
     except (SyntaxError, ValueError) as error:
@@ -98,6 +102,8 @@ def _start_worker(request: dict[str, Any], channel: int) -> int:
         with contextlib.suppress(OSError):  # first to go when memory runs out
             Path("/proc/self/oom_score_adj").write_text("1000")
         os.set_inheritable(channel, True)
+        # The wrapper too, which may stay inside as the first process.
+        limit_resources(request["timeout_s"], None)
         os.execv(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error}\n".encode())
@@ -154,7 +160,7 @@ def _await(verdict: int, timeout_s: float) -> bytes | dict[str, str]:
         if time.monotonic() > deadline:
             return {"status": "timeout", "detail": f"no verdict after {timeout_s:g} s"}
         if time.monotonic() > look:
-            if _held_bytes() > _MEMORY_BYTES:
+            if held_bytes() > _MEMORY_BYTES:
                 return {"status": "failed", "detail": f"more than {_MEMORY_BYTES >> 30} GiB in sum"}
             look = time.monotonic() + _WATCH_SECONDS
     return {"status": "error", "detail": "nobody waits"}
@@ -223,7 +229,7 @@ class _Program:
                 case {"module": module} if module == name in sys.stdlib_module_names:
                     found[name] = importlib.import_module(name)
                 case {"module": module}:
-                    found[name] = Foreign("module", None)
+                    found[name] = Foreign("module", None, True)
                 case {"value": plain}:
                     found[name] = decode(plain)
         return found
@@ -253,18 +259,19 @@ class _Program:
         reply: dict[str, Any] = json.loads(line)
         if "error" not in reply:
             return reply
-        kind = getattr(builtins, reply["error"], None)
-        error: Exception = ProgramError(f"{reply['error']}: {reply['text']}")
-        if isinstance(kind, type) and issubclass(kind, Exception):
-            with contextlib.suppress(TypeError):  # some take more than a message
-                error = kind(reply["text"])
-        raise error
+        own, *_ = names = [str(name) for name in reply["error"]]
+        for kind in (getattr(builtins, name, None) for name in names):
+            # An end of iteration would end a loop of the tests' without a word.
+            if isinstance(kind, type) and issubclass(kind, Exception) and kind not in _NO_ERRORS:
+                with contextlib.suppress(TypeError):  # some take more than a message
+                    raise kind(reply["text"])
+        raise ProgramError(f"{own}: {reply['text']}")
 
 
 def _become(mine: Any, theirs: Any) -> None:
     """A mutable argument as the program left it."""
     if type(mine) is type(theirs):
-        if isinstance(mine, list):
+        if isinstance(mine, list | bytearray):
             mine[:] = theirs
         elif isinstance(mine, dict | set | deque):
             mine.clear()
@@ -279,7 +286,8 @@ def _check(
     limit_resources(request["timeout_s"], None)
     entry_point = request["entry_point"]
     try:
-        scope = program.load(request["program"], sorted({entry_point, *_names_used(test)}))
+        wanted = {entry_point, *(name for name in _names_used(test) if not hasattr(builtins, name))}
+        scope = program.load(request["program"], sorted(wanted))
         scope.pop("check", None)
         candidate = scope.get(entry_point, program)
         exec(test, scope)
@@ -305,8 +313,10 @@ def _check(
 
 
 def _names_used(code: types.CodeType) -> Iterator[str]:
-    """All names that the code looks up, in its functions too."""
-    yield from code.co_names
+    """All global names that the code looks up, in its functions too."""
+    for instruction in dis.get_instructions(code):
+        if instruction.opname in ("LOAD_NAME", "LOAD_GLOBAL"):
+            yield str(instruction.argval)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
             yield from _names_used(constant)
@@ -335,13 +345,19 @@ def _kill_all(worker: int) -> None:
         time.sleep(0.001)
 
 
-def _held_bytes() -> int:
-    """Resident memory of all descendants; 0 without /proc."""
+def held_bytes() -> int:
+    """Memory of all descendants: resident, and in files without a name; 0 without /proc."""
     pages = 0
+    files: dict[int, int] = {}
     for process in _descendants():
         with contextlib.suppress(OSError), open(f"/proc/{process}/statm", "rb") as statm:
             pages += int(statm.read().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        with contextlib.suppress(OSError):
+            for entry in os.scandir(f"/proc/{process}/fd"):
+                if os.readlink(entry.path).startswith("/memfd:"):
+                    status = entry.stat()
+                    files[status.st_ino] = 512 * status.st_blocks
+    return pages * os.sysconf("SC_PAGE_SIZE") + sum(files.values())
 
 
 def _descendants() -> set[int]:

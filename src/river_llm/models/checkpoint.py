@@ -6,6 +6,8 @@ transformers by itself does.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -49,14 +51,28 @@ def decoder_config(path: str) -> Any:
 
 
 def _whole_config(path: str) -> Any:
-    try:
+    with foreign_code_refused(path):
         return AutoConfig.from_pretrained(path, **NO_FOREIGN_CODE)
+
+
+@contextmanager
+def foreign_code_refused(path: str) -> Iterator[None]:
+    """Tells in one line what transformers says of code that a checkpoint brings along.
+
+    Args:
+        path: of the checkpoint, for the message.
+
+    Raises:
+        UserError: configuration or tokenizer are defined by such code.
+    """
+    try:
+        yield
     except ValueError as error:
         if "trust_remote_code" not in str(error):
             raise
         raise UserError(
             f"model.path={path} is defined by code that it brings along, and such code is not run "
-            "here: use a checkpoint of an architecture that transformers itself knows"
+            "here: use a checkpoint whose architecture and tokenizer transformers itself knows"
         ) from error
 
 

@@ -15,7 +15,12 @@ from transformers import AutoTokenizer, PreTrainedModel
 from river_llm.config import RANDOM, ModelConfig, QuantConfig
 from river_llm.errors import UserError
 from river_llm.models.adapter import BackboneAdapter, check_supported
-from river_llm.models.checkpoint import NO_FOREIGN_CODE, decoder_config, load_decoder
+from river_llm.models.checkpoint import (
+    NO_FOREIGN_CODE,
+    decoder_config,
+    foreign_code_refused,
+    load_decoder,
+)
 from river_llm.models.embedded import ensure_embedded
 from river_llm.models.random_weights import SHAPES, random_fingerprint, random_model
 from river_llm.quant.footprint import check_room, footprint
@@ -82,7 +87,8 @@ def load_model(config: ModelConfig, river: QuantConfig | None = None) -> LoadedM
         decoder = decoder_config(path)
         check_supported(decoder)
         check_room(footprint(decoder, dtype, device, river), device, f"model.path={config.path}")
-        tokenizer = AutoTokenizer.from_pretrained(path, **NO_FOREIGN_CODE)
+        with foreign_code_refused(config.path):
+            tokenizer = AutoTokenizer.from_pretrained(path, **NO_FOREIGN_CODE)
         model = load_decoder(path, dtype)
         # transformers goes on with a tokenizer that knows no token.
         if not tokenizer("text", add_special_tokens=False)["input_ids"]:

@@ -1,7 +1,7 @@
 """Whether a backbone and its river fit into memory, estimated before their weights are loaded.
 
-The estimate is of weights alone: what is refused could not have run, and what is not may still
-be short of memory for a very long context.
+The estimate is of weights alone and a little to spare: what is not refused may still be short of
+memory for a very long context.
 """
 
 from __future__ import annotations
@@ -79,13 +79,17 @@ def check_room(need: Footprint, device: torch.device, what: str, free: int | Non
     if free is None or total <= free:
         return
     parts = [("backbone", need.backbone), ("river", need.river)]
-    named = " and ".join(f"{size / GIB:.1f} GiB for the {name}" for name, size in parts if size)
+    named = " and ".join(f"{_shown(size)} for the {name}" for name, size in parts if size)
     where = "GPU memory" if device.type == "cuda" else "memory"
     raise UserError(
-        f"{what} needs {total / GIB:.1f} GiB of {where} by estimate ({named}), and "
-        f"{free / GIB:.1f} GiB are free: end other programs, use a smaller model or a larger "
+        f"{what} needs {_shown(total)} of {where} by estimate ({named}), and "
+        f"{_shown(free)} are free: end other programs, use a smaller model or a larger "
         "machine, or model.dtype=bf16 where it is fp32"
     )
+
+
+def _shown(size: int) -> str:
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / MIB:.0f} MiB"
 
 
 def free_bytes(device: torch.device) -> int | None:
