@@ -72,7 +72,7 @@ def test_a_failure_of_the_last_start_is_not_taken_for_one_of_this(
     # Killed this time, before it could note anything.
     assert sweep(grid, Launcher(results, None, None)) == 2
     printed = capsys.readouterr().err
-    assert "[2/2] method=mask failed: it was not run to its end (a reason," in printed
+    assert "[2/2] method=mask failed: it was not run to its end\n" in printed
     assert "1 of 2 cells failed" in printed
     assert statuses(results) == ["finished", "waiting"]
     assert sweep(grid, Launcher(results, None, FINISHED)) == 0

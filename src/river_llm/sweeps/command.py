@@ -95,10 +95,7 @@ def _told(folder: SweepFolder, cells: Sequence[Cell]) -> int:
     sys.stdout.flush()
     left = [c for c in cells if folder.outcome(c.key).status != "finished"]
     for cell in left:
-        reason = (
-            folder.outcome(cell.key).reason
-            or "it was not run to its end (a reason, if there was one, stands above)"
-        )
+        reason = folder.outcome(cell.key).reason or "it was not run to its end"
         print(f"error: cell {folder.title(cell.key)} failed: {reason}", file=sys.stderr)
     if left:
         print(
