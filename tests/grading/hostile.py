@@ -2,7 +2,7 @@
 
 Every program is HumanEval's kind of thing: the tests ask for ``square``. ``{...}`` stand for what a
 test puts there: a file of this user's and one in the home, a folder of another sample, a port that
-listens, a folder to leave traces in, a mark to know processes and files by.
+listens, a folder to leave traces in, a mark to know processes and files by, pipes to leave alone.
 """
 
 from __future__ import annotations
@@ -98,7 +98,8 @@ FORGED_VERDICT = [
         "folder = f'/proc/{parent(supervisor)}/fd'\n"
         "for d in os.listdir(folder):\n"
         "    try:\n"
-        "        if not os.readlink(f'{folder}/{d}').startswith(('pipe:', 'socket:')):\n"
+        "        link = os.readlink(f'{folder}/{d}')\n"
+        "        if not link.startswith(('pipe:', 'socket:')) or link in {pipes}:\n"
         "            continue\n"
         "        opened.append(os.open(f'{folder}/{d}', os.O_WRONLY | os.O_NONBLOCK))\n"
         "    except OSError:\n        pass\n"

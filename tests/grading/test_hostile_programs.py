@@ -28,6 +28,10 @@ def require(level: str) -> None:
         pytest.skip(f"the sandbox level {level} does not work here: {reason}")
 
 
+def is_pipe(path: Path) -> bool:
+    return path.exists() and path.is_fifo()
+
+
 @dataclass
 class Place:
     """What a program may find outside, and what it must not change there."""
@@ -50,6 +54,10 @@ class Place:
             "harness": os.getpid(),
             "environment": os.environ["RIVER_LLM_HOSTILE"],
             "inode": os.fstat(self.handle).st_ino,
+            # This process's own, which an attack would break for the tests behind it.
+            "pipes": [
+                os.readlink(path) for path in Path("/proc/self/fd").iterdir() if is_pipe(path)
+            ],
         }
         for key, value in given.items():
             source = source.replace("{" + key + "}", str(value))
