@@ -38,6 +38,7 @@ Status = Literal["passed", "failed", "timeout", "error"]
 _RUNNER = Path(__file__).with_name("sandbox_runner.py")
 _START_SECONDS = 120.0  # for the interpreter, on a busy machine
 _CLEANUP_SECONDS = 15.0
+_GONE_SECONDS = 2.0
 _REPORT_BYTES = 65536
 _logger = logging.getLogger(__name__)
 _warned: set[str] = set()
@@ -280,11 +281,18 @@ def _end(supervisor: subprocess.Popen[bytes], program: int | None) -> None:
             supervisor.terminate()
             supervisor.send_signal(signal.SIGCONT)
         supervisor.wait(_CLEANUP_SECONDS)
-    for group in (supervisor.pid, program):
-        if group is not None:
-            with contextlib.suppress(OSError):
-                os.killpg(group, signal.SIGKILL)
+    groups = [group for group in (supervisor.pid, program) if group is not None]
+    for group in groups:
+        with contextlib.suppress(OSError):
+            os.killpg(group, signal.SIGKILL)
     supervisor.wait()
+    # A killed process takes a moment to go; the verdict waits for that.
+    deadline = time.monotonic() + _GONE_SECONDS
+    for group in groups:
+        with contextlib.suppress(OSError):
+            while time.monotonic() < deadline:
+                os.killpg(group, signal.SIGKILL)
+                time.sleep(0.002)
 
 
 def _reports(channel: socket.socket, timeout_s: float) -> Iterator[dict[str, Any]]:
