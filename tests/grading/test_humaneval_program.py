@@ -206,3 +206,13 @@ def test_all_canonical_solutions_pass_and_broken_ones_fail() -> None:
             program = extract_program(prompt, completion, name)
             result = run_program(program, row["test"], name, timeout_s=20.0, level="process")
             assert result.status == status, (row["task_id"], result)
+
+
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85", "\x0b", "\x1c"])
+def test_only_a_line_feed_ends_a_line(separator: str) -> None:
+    prompt = 'def f(x):\n    """F."""\n'
+    body = f'y = "a{separator}b"\nreturn y\n'
+    program = extract_program(prompt, body, "f")
+    scope: dict[str, object] = {}
+    exec(program, scope)
+    assert scope["f"](0) == f"a{separator}b"  # type: ignore[operator]

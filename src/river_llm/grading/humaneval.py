@@ -126,7 +126,7 @@ def _readings(prompt: str, text: str, entry_point: str) -> Iterator[tuple[str, s
     bodies = [body for segment in [*inside, *outside] if (body := segment.strip("\n")).strip()]
     for cut in (False, True):
         for body in bodies:  # one that lost all of its indentation, or that of its first line
-            yield prompt, textwrap.indent(textwrap.dedent(body), "    "), cut
+            yield prompt, _indented(textwrap.dedent(body)), cut
             yield prompt, "    " + body.lstrip(), cut
 
 
@@ -163,9 +163,18 @@ def _segments(text: str) -> list[tuple[bool, str]]:
     return segments
 
 
+def _lines(text: str) -> list[str]:
+    """Lines as Python's parser sees them, ends kept: no other separator of Unicode ends one."""
+    return re.findall(r"[^\n]*\n|[^\n]+", text)
+
+
+def _indented(text: str) -> str:
+    return "".join("    " + line if line.strip() else line for line in _lines(text))
+
+
 def _starts(segment: str) -> Iterator[str]:
     """The segment from each line on where code may begin, the earliest first."""
-    lines = textwrap.dedent(segment).splitlines(keepends=True)
+    lines = _lines(textwrap.dedent(segment))
     for index, line in enumerate(lines):
         if _CODE_LINE.match(line[:_LINE_HEAD]):
             yield "".join(lines[index:])
@@ -181,7 +190,7 @@ def _usable(head: str, body: str, entry_point: str, cut: bool, effort: _Effort) 
     error: behind the code stand prose or an unfinished statement. A function is dropped as a whole
     or not at all.
     """
-    lines = body.splitlines(keepends=True)
+    lines = _lines(body)
     while lines:
         program = _ended(head + "".join(lines))
         if len(program) > _LONGEST_PROGRAM or len(program) > effort.characters:
