@@ -24,14 +24,16 @@ from river_llm.tasks import TASKS, NamedColumns, Task, build, humaneval
 OWN = ["exact", "gsm8k", "math"]
 
 
-def make(name: str, data_path: str | None = None, **columns: NamedColumns) -> Task:
+def make(
+    name: str, data_path: str | None = None, permission: bool = True, **columns: NamedColumns
+) -> Task:
     return build(
         name,
         fewshot=0,
         fewshot_source="own",
         data_path=data_path,
         fewshot_path=None,
-        allow_code_execution=True,
+        allow_code_execution=permission,
         timeout_s=20.0,
         sandbox="process",  # works everywhere
         **columns,
@@ -134,16 +136,7 @@ def test_a_model_that_is_loaded_already_does_not_pass_by_the_check(
 def test_without_permission_no_program_runs_for_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     monkeypatch.setattr(humaneval, "run_program", lambda *args, **options: calls.append(args))
-    task = build(
-        "humaneval",
-        fewshot=0,
-        fewshot_source="own",
-        data_path=None,
-        fewshot_path=None,
-        allow_code_execution=False,
-        timeout_s=20.0,
-    )
-    task.self_check()
+    make("humaneval", permission=False).self_check()
     assert calls == []
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from properties import search
 from river_llm.decoding import StepOutput
 from river_llm.engine.executor import Exit
 from river_llm.generation import Generation, StopRules, generate
@@ -29,6 +29,7 @@ PIECES = [
 ]
 tails = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=8).map("".join)
 widths = st.lists(st.integers(1, 40), min_size=1, max_size=5)
+EXAMPLES = 100
 
 
 class Spelling:
@@ -77,7 +78,7 @@ def test_what_follows_a_stop_changes_neither_text_nor_verdict(name: str, times: 
             assert (result.text, result.finish_reason) == (completion, "stop")
             assert task.grade(specimen.sample, result.text, "stop").correct is right
 
-    search(check, times, st.sampled_from(stops), tails, widths)
+    search(check, [st.sampled_from(stops), tails, widths], EXAMPLES, times)
 
 
 @pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.soak)])
@@ -91,16 +92,4 @@ def test_a_program_is_what_stands_before_the_first_stop(times: int) -> None:
         result = generated(body + stop + tail, widths, stops)
         assert (result.text, result.finish_reason) == (body, "stop")
 
-    search(check, times, st.sampled_from(stops), tails, widths)
-
-
-def search(check: Any, times: int, *strategies: st.SearchStrategy[Any]) -> None:
-    profile = settings(
-        max_examples=100 * times,
-        derandomize=times == 1,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    profile(given(*strategies)(check))()
+    search(check, [st.sampled_from(stops), tails, widths], EXAMPLES, times)

@@ -31,6 +31,9 @@ SMALL = (
     "speedup.tokens=8",
 )
 
+# A disk of a few pages, and a folder that root cannot write to either, take a mount, which some
+# containers refuse to everybody. What needs none is below: RLIMIT_FSIZE, files that are folders,
+# and in tests/test_records.py a user without rights.
 mounts = pytest.mark.skipif(
     not may_mount(), reason="this kernel or container gives no user namespace to mount in"
 )

@@ -11,9 +11,10 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume
 from hypothesis import strategies as st
 
+from properties import search
 from river_llm.grading import exact, gsm8k
 from river_llm.grading import math as math_grader
 from river_llm.grading.humaneval import extract_program
@@ -227,12 +228,4 @@ SOAK = 20  # times the examples of the suite
 @pytest.mark.parametrize("times", [1, pytest.param(SOAK, marks=pytest.mark.soak)])
 def test_property(name: str, times: int) -> None:
     check, strategies, examples = PROPERTIES[name]
-    profile = settings(
-        max_examples=examples * times,
-        derandomize=times == 1,
-        deadline=None,
-        database=None,
-        print_blob=True,
-        suppress_health_check=list(HealthCheck),
-    )
-    profile(given(*strategies)(check))()
+    search(check, strategies, examples, times)

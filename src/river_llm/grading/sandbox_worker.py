@@ -8,6 +8,7 @@ here, but reads plain values as JSON (`encode`, `decode`).
 
 import contextlib
 import ctypes
+import errno
 import fractions
 import functools
 import json
@@ -25,6 +26,10 @@ _FILE_BYTES = 64 << 20
 _OPEN_FILES = 256
 _MOST_ITEMS = 1_000_000
 _JOIN_SESSION_KEYRING, _CLEAR_KEYRING, _USER_KEYRINGS = 1, 7, (-4, -5)
+_NO_KEYRINGS = (errno.ENOSYS, errno.EPERM)
+
+KEYCTL = {"x86_64": 250, "aarch64": 219, "riscv64": 219, "ppc64le": 271, "s390x": 280}
+"""Number of the system call, which the C library gives no name."""
 _DETAIL_CHARACTERS = 300
 
 
@@ -212,12 +217,12 @@ def main() -> None:
         os.setgroups([])
         os.setresgid(*[settings["user"]] * 3)
         os.setresuid(*[settings["user"]] * 3)
-    _leave_keyrings(settings["user"])
+    refused = _leave_keyrings(settings["user"])
     silent = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1, 2):  # until here messages of the start could be read
         os.dup2(silent, descriptor)
     os.close(silent)
-    refused = limit_resources(settings["timeout_s"], settings["processes"])
+    refused += limit_resources(settings["timeout_s"], settings["processes"])
     requests = os.fdopen(channel, "rb", closefd=False)
     own = os.getpid()
 
@@ -246,16 +251,25 @@ def main() -> None:
             answer({"error": names, "text": message(error)})
 
 
-def _leave_keyrings(user: int | None) -> None:
-    """Give up the kernel's keyring of the session; of a user for all samples clear what is left."""
-    number = {"x86_64": 250, "aarch64": 219, "riscv64": 219}.get(os.uname().machine)
-    if sys.platform != "linux" or number is None:
-        return
-    keyctl = functools.partial(ctypes.CDLL(None).syscall, number)
-    keyctl(_JOIN_SESSION_KEYRING, None)
+def _leave_keyrings(user: int | None) -> list[str]:
+    """Give up the kernel's keyring of the session; of a user for all samples clear what is left.
+
+    Returns:
+        What was refused, as readable lines.
+    """
+    if sys.platform != "linux":
+        return []  # there are none
+    machine = os.uname().machine
+    if machine not in KEYCTL:
+        return [f"keyrings: the system call has no known number on {machine}"]
+    keyctl = functools.partial(ctypes.CDLL(None, use_errno=True).syscall, KEYCTL[machine])
+    # Where the kernel has none, or a filter forbids the call, the program cannot call it either.
+    if keyctl(_JOIN_SESSION_KEYRING, None) < 0 and ctypes.get_errno() not in _NO_KEYRINGS:
+        return [f"keyring of the session: {os.strerror(ctypes.get_errno())}"]
     if user is not None:
         for keyring in _USER_KEYRINGS:
             keyctl(_CLEAR_KEYRING, keyring)
+    return []
 
 
 def _names(scope: dict[str, Any], wanted: list[str]) -> dict[str, Any]:
