@@ -56,16 +56,19 @@ def test_the_estimate_is_what_weights_really_take(
     assert footprint(model.config, dtype, CPU, None) == Footprint(expected.backbone, 0)
 
 
-def test_an_8b_model_by_hand():
+def test_an_8b_model_by_hand(monkeypatch: pytest.MonkeyPatch):
     # 8.03e9 parameters of 2 bytes, 6.98e9 of them in linears of half a byte and 4 / 64 of a byte.
     config = SHAPES["llama3.1_8b"].config()
     need = footprint(config, torch.bfloat16, CPU, quant("hqq_int4"))
     assert need.backbone == pytest.approx(14.96 * GIB, rel=1e-3)
     assert need.river == pytest.approx(6.979e9 * 0.5625, rel=1e-3)
-    # There is no kernel for a GPU, nor for float32: the river is a dequantized copy.
+    # There is no kernel for an old GPU, nor for float32: the river is a dequantized copy.
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     on_gpu = footprint(config, torch.bfloat16, torch.device("cuda"), quant("hqq_int4"))
     assert on_gpu.river == pytest.approx(2 * 6.979e9, rel=1e-3)
     assert footprint(config, torch.float32, CPU, quant("hqq_int4")).river == 2 * on_gpu.river
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert footprint(config, torch.bfloat16, torch.device("cuda"), quant("hqq_int4")) == need
 
 
 # --- what is free -------------------------------------------------------------------------

@@ -16,7 +16,8 @@ from transformers import AutoModelForCausalLM
 
 from river_llm.config import HqqInt4Config, QuantConfig, RtnInt4Config, RtnInt8Config
 from river_llm.errors import UserError
-from river_llm.quant import int4_linear, int8_linear
+from river_llm.quant import int8_linear
+from river_llm.quant.kernels import int4_obstacle
 
 MIB, GIB = 2**20, 2**30
 SPARE = 256 * MIB
@@ -116,7 +117,7 @@ def _packed_bytes(
     rows, columns = linear.weight.shape
     match quant:
         case HqqInt4Config() | RtnInt4Config():
-            if int4_linear.kernel_obstacle(dtype, device, rows, quant.group_size) is None:
+            if int4_obstacle(dtype, device, rows, quant.group_size) is None:
                 # Half a byte each; scale and zero, in bf16, of each group.
                 return rows * columns // 2 + 4 * (rows * columns // quant.group_size)
         case RtnInt8Config():

@@ -23,11 +23,18 @@ def kernel_obstacle(
     rows, columns = weight.codes.shape
     if isinstance(weight, ChannelInt8):
         return int8_linear.kernel_obstacle(dtype, device, columns)
+    return int4_obstacle(dtype, device, rows, weight.group_size)
+
+
+def int4_obstacle(
+    dtype: torch.dtype, device: torch.device, rows: int, group_size: int
+) -> str | None:
+    """Why no int4 kernel of this device can serve a linear of so many rows; None when one can."""
     # ROCm calls its devices cuda too; its packing is another.
     if device.type == "cuda" and torch.version.hip is None:
         capability = torch.cuda.get_device_capability(device)
-        return int4_cuda.kernel_obstacle(dtype, capability, rows, weight.group_size)
-    return int4_linear.kernel_obstacle(dtype, device, rows, weight.group_size)
+        return int4_cuda.kernel_obstacle(dtype, capability, rows, group_size)
+    return int4_linear.kernel_obstacle(dtype, device, rows, group_size)
 
 
 def kernel_linear(weight: QuantizedWeight, bias: nn.Parameter | None) -> KernelLinear:

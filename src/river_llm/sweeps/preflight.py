@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from river_llm.config import ModelConfig, RunConfig
+from river_llm.config import RunConfig
 from river_llm.errors import UserError
 from river_llm.models.loading import EMBEDDED
 
@@ -23,7 +23,7 @@ def lacking(configs: Sequence[RunConfig], *, needs_gpu: bool) -> list[str]:
             `cpu` are taken at their word.
     """
     models = list(dict.fromkeys(config.model for config in configs))
-    on_gpu = [model for model in models if model.device != "cpu"]
+    on_gpu = [config for config in configs if config.model.device != "cpu"]
     problems = _gpu_problems(on_gpu) if needs_gpu and on_gpu else []
     problems += _hub_problems(list(dict.fromkeys(model.path for model in models)))
     # The files of a task are small, so reading them is the check.
@@ -43,7 +43,7 @@ def _read_data(config: RunConfig) -> None:
     build_task(config).samples()
 
 
-def _gpu_problems(models: Sequence[ModelConfig]) -> list[str]:
+def _gpu_problems(configs: Sequence[RunConfig]) -> list[str]:
     import torch
 
     if not torch.cuda.is_available():
@@ -53,26 +53,32 @@ def _gpu_problems(models: Sequence[ModelConfig]) -> list[str]:
             "look at the estimate)"
         ]
     free, _ = torch.cuda.mem_get_info()
+    most: dict[str, int] = {}
+    for config in configs:
+        most[config.model.name] = max(most.get(config.model.name, 0), gpu_bytes(config) or 0)
     return [
-        f"{model.name}: needs about {need / GIB:.0f} GiB of GPU memory by estimate, "
+        f"{name}: needs about {need / GIB:.0f} GiB of GPU memory by estimate, "
         f"{free / GIB:.0f} GiB are free; leave the model out with model=..., or take a larger GPU"
-        for model in models
-        if (need := gpu_bytes(model)) is not None and need > free
+        for name, need in most.items()
+        if need > free
     ]
 
 
-def gpu_bytes(model: ModelConfig) -> int | None:
-    """Estimate of the GPU memory of River on a model; None where its shape is not known here.
+def gpu_bytes(config: RunConfig) -> int | None:
+    """Estimate of a run's GPU memory; None where the shape of its model is not known here."""
+    import torch
 
-    The most it takes: where no kernel serves, the river is a dequantized 16-bit copy of the
-    layers' linears.
-    """
+    from river_llm.models.loading import DTYPES
     from river_llm.models.random_weights import SHAPES
+    from river_llm.quant.footprint import footprint
 
-    shape = {str(name): shape for name, shape in SHAPES.items()}.get(model.name)
+    shape = {str(name): shape for name, shape in SHAPES.items()}.get(config.model.name)
     if shape is None:
         return None
-    return 2 * (shape.parameters + shape.linear_parameters) + GPU_OVERHEAD
+    river = config.quant if config.method.needs_river else None
+    dtype, device = DTYPES[config.model.dtype], torch.device("cuda")
+    need = footprint(shape.config(), dtype, device, river)
+    return need.backbone + need.river + GPU_OVERHEAD
 
 
 def _hub_problems(paths: Sequence[str]) -> list[str]:
